@@ -59,11 +59,11 @@ class MixedLoadAgents:
             if not ready:
                 raise TimeoutError("no answer came")
             for socket, _ in ready:
-                said = ours.decode(socket.recv())
-                if said.status is None or "done" not in said.status:
+                text = ours.decode(socket.recv())
+                if text.status is None or "done" not in text.status:
                     continue
-                if "error" in said.status:
-                    raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
+                if "error" in text.status:
+                    raise ours.BenchRequestRefused(f"{text.status}: {text.err}")
                 if time.monotonic() < over:
                     counts[self._numbers[socket]] += 1
                     self._send(self._numbers[socket])

@@ -17,7 +17,7 @@ from bench.floor import dealer
 from bench.shared import become_user
 
 _REST_S = 0.004
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _SESSION = "calm"
 
 
@@ -34,7 +34,7 @@ class CalmAgent:
 
     def __init__(self, target: str) -> None:
         self._socket = dealer(zmq.Context(), target)
-        self._socket.rcvtimeo = int(_PATIENCE_S * 1000)
+        self._socket.rcvtimeo = int(_TIMEOUT_S * 1000)
         self._time_request(_EVAL)
 
     def work(self, seconds: float) -> Samples:
@@ -45,7 +45,7 @@ class CalmAgent:
             for request, kept in ((_EVAL, found.eval), (_PING, found.ping)):
                 took, fine = self._time_request(request)
                 found.refused += not fine
-                kept.append(took if fine else _PATIENCE_S * 1e6)
+                kept.append(took if fine else _TIMEOUT_S * 1e6)
                 time.sleep(_REST_S)
         return found
 
@@ -53,9 +53,9 @@ class CalmAgent:
         began = time.perf_counter()
         self._socket.send(request)
         while True:
-            said = ours.decode(self._socket.recv())
-            if said.status is not None and "done" in said.status:
-                return (time.perf_counter() - began) * 1e6, "error" not in said.status
+            text = ours.decode(self._socket.recv())
+            if text.status is not None and "done" in text.status:
+                return (time.perf_counter() - began) * 1e6, "error" not in text.status
 
 
 _EVAL = ours.encode({"id": "e", "op": "eval", "session": _SESSION, "code": "1+1", "if-missing": "create"})

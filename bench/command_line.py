@@ -13,7 +13,7 @@ from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
 _PYTHON, _EVAL = "python -c pass", "replctl eval 1+1"
 _MS = 1e3
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 
 def measure(plan: BenchPlan) -> list[BenchTable]:
@@ -29,7 +29,7 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
         }
 
         def run(*argv: str) -> str:
-            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+            done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
             return done.stdout.strip()
 
         def evaluate() -> None:

@@ -12,7 +12,7 @@ from bench.turns import BenchPlan
 
 _AGENTS = 20
 _LEAST_JAIN = 0.98
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _ALONE, _HOG = "20 agents, nobody else", "20 agents beside a hog with 20 labels"
 
 
@@ -32,10 +32,10 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
             procs.read_line(agents)
             for _ in range(rounds):
                 procs.send_line(agents, str(seconds))
-                counts[_ALONE].append(json.loads(procs.read_line(agents, _PATIENCE_S)))
+                counts[_ALONE].append(json.loads(procs.read_line(agents, _TIMEOUT_S)))
                 with loud(seconds + 1):
                     procs.send_line(agents, str(seconds))
-                    counts[_HOG].append(json.loads(procs.read_line(agents, _PATIENCE_S)))
+                    counts[_HOG].append(json.loads(procs.read_line(agents, _TIMEOUT_S)))
         finally:
             procs.stop(agents)
     rows, checks = [], []

@@ -131,10 +131,10 @@ def _open_pairs(stack: ExitStack) -> None:
     """Open connections between two ends of our own, as many as a process may have."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    door = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=100))
+    listener = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=100))
     for _ in range(min(_PAIRS, (most - 100) // 2)):
-        stack.enter_context(socket.create_connection(door.getsockname()))
-        stack.enter_context(door.accept()[0])
+        stack.enter_context(socket.create_connection(listener.getsockname()))
+        stack.enter_context(listener.accept()[0])
 
 
 def hog(target: str, _: str, __: ExitStack) -> LoadFunction:
@@ -154,14 +154,14 @@ def hog(target: str, _: str, __: ExitStack) -> LoadFunction:
             if not sock.poll(_POLL_MS) and time.monotonic() > over + 20:
                 break
             while sock.poll(0):
-                said = ours.decode(sock.recv())
-                if said.status is None or "done" not in said.status:
+                text = ours.decode(sock.recv())
+                if text.status is None or "done" not in text.status:
                     continue
                 count, under_way = count + 1, under_way - 1
                 if time.monotonic() < over:
-                    if "error" in said.status:
+                    if "error" in text.status:
                         time.sleep(0.001)
-                    job(int(said.id))
+                    job(int(text.id))
                     under_way += 1
         return count
 
@@ -222,9 +222,9 @@ def _ask(sock: zmq.Socket[bytes], request: bytes) -> list[str]:
     """Return the last status of a request."""
     sock.send(request)
     while True:
-        said = ours.decode(sock.recv())
-        if said.status is not None and "done" in said.status:
-            return said.status
+        text = ours.decode(sock.recv())
+        if text.status is not None and "done" in text.status:
+            return text.status
 
 
 KINDS: dict[str, Callable[[str, str, ExitStack], LoadFunction]] = {

@@ -35,15 +35,15 @@ def _address(url: str) -> tuple[int, str | tuple[str, int]]:
 def _connection_outcome(sock: socket.socket) -> str:
     """Return the state of a connection as a word."""
     try:
-        said = sock.recv(1000)
+        result = sock.recv(1000)
     except BlockingIOError:
         return "taken"
     except OSError:
         return "ended without a word"
-    if not said:
+    if not result:
         return "ended without a word"
-    if said.startswith(b"{"):
-        return str(msgspec.json.decode(said.split(b"\n")[0])["status"][-1])
+    if result.startswith(b"{"):
+        return str(msgspec.json.decode(result.split(b"\n")[0])["status"][-1])
     return "greeted"  # by libzmq
 
 

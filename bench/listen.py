@@ -52,9 +52,9 @@ class EventReaders:
                 socket.send(ours.encode(asked if session is None else asked | {"session": session}))
             confirmed = 0
             while confirmed < each:
-                said = _decode(socket.recv())
-                if said.status is not None:
-                    assert "subscribed" in said.status, said
+                result = _decode(socket.recv())
+                if result.status is not None:
+                    assert "subscribed" in result.status, result
                     confirmed += 1
 
     def read_events(self, seconds: float) -> bool:
@@ -85,8 +85,8 @@ def main(endpoint: str, connections: str, each: str, session: str | None = None)
         began = last = time.perf_counter()
         while readers.read_events(_QUIET_S):
             last = time.perf_counter()
-        told = {"events": dict(readers.events), "missed": readers.missed, "last": (last - began) * 1e3}
-        print(json.dumps(told), flush=True)
+        results = {"events": dict(readers.events), "missed": readers.missed, "last": (last - began) * 1e3}
+        print(json.dumps(results), flush=True)
         readers.events.clear()
         readers.missed = 0
 

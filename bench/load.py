@@ -39,11 +39,11 @@ class ReplctlLoad:
             self._is_done(ours.decode(self._socket.recv()))
 
     @staticmethod
-    def _is_done(said: ours.ReplyMessage) -> bool:
-        if said.status is None or "done" not in said.status:
+    def _is_done(expected: ours.ReplyMessage) -> bool:
+        if expected.status is None or "done" not in expected.status:
             return False
-        if "error" in said.status:
-            raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
+        if "error" in expected.status:
+            raise ours.BenchRequestRefused(f"{expected.status}: {expected.err}")
         return True
 
     def send(self, lane: int) -> None:
@@ -56,9 +56,9 @@ class ReplctlLoad:
         """Lanes whose requests ended, waiting this long for the first."""
         lanes: list[int] = []
         while len(lanes) < _TURN and self._socket.poll(0 if lanes else int(seconds * 1000)):
-            said = ours.decode(self._socket.recv())
-            if self._is_done(said):
-                lanes.append(int(said.id))
+            text = ours.decode(self._socket.recv())
+            if self._is_done(text):
+                lanes.append(int(text.id))
         return lanes
 
 
@@ -95,8 +95,8 @@ class KernelLoad:
         """Return lanes whose requests ended, after waiting this long for the first."""
         client, lanes = self._client, list[int]()
         while len(lanes) < _TURN and client.iopub_channel.socket.poll(0 if lanes else int(seconds * 1000)):
-            said = client.iopub_channel.get_msg(timeout=0)
-            if said["parent_header"].get("msg_id") in self._sent and peers.is_idle(said):
+            result = client.iopub_channel.get_msg(timeout=0)
+            if result["parent_header"].get("msg_id") in self._sent and peers.is_idle(result):
                 while client.shell_channel.get_msg(timeout=_ANSWER_S)["parent_header"]["msg_id"] not in self._sent:
                     continue
                 lanes.append(0)
@@ -147,7 +147,7 @@ def main(kind: str, window: str, pause_ms: str, target: str, *names: str) -> Non
     os.read(0, 1)
     before = 0
 
-    def told(count: int) -> bool:
+    def is_complete(count: int) -> bool:
         nonlocal before
         if not select.select([0], [], [], 0)[0]:
             return False
@@ -157,7 +157,7 @@ def main(kind: str, window: str, pause_ms: str, target: str, *names: str) -> Non
         before = count
         return False
 
-    drive(peer, len(lanes), int(window), int(pause_ms) / 1000, told)
+    drive(peer, len(lanes), int(window), int(pause_ms) / 1000, is_complete)
 
 
 if __name__ == "__main__":

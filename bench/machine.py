@@ -25,7 +25,7 @@ def describe() -> list[str]:
 
 
 def load() -> str:
-    """Return the load of the machine; figures of a busy one are good for their ratios only."""
+    """Return the load of the machine; numbers of a busy one are good for their ratios only."""
     return f"load average {os.getloadavg()[0]:.1f}"
 
 

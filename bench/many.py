@@ -102,10 +102,10 @@ class ClientGroup:
 
 
 def _is_done(message: bytes) -> bool:
-    said = ours.decode(message)
-    if said.status is not None and "error" in said.status:
-        raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
-    return said.status is not None and "done" in said.status
+    text = ours.decode(message)
+    if text.status is not None and "error" in text.status:
+        raise ours.BenchRequestRefused(f"{text.status}: {text.err}")
+    return text.status is not None and "done" in text.status
 
 
 def main(kind: str, target: str, *sessions: str) -> None:

@@ -131,9 +131,9 @@ def _reading_tables(talks: Conversations) -> list[BenchTable]:
     """Return tables of characters that a model is given: of a flood, as list of tools, and of the script of tasks."""
     floods = {who: [float(len(talk.eval(_FLOOD).text))] for who, talk in talks.items()}
     lists = {who: [float(len(encode(talk.ask("tools/list")["tools"])))] for who, talk in talks.items()}
-    told = {who: [talk.eval(code) for code in _TASKS.values()] for who, talk in talks.items()}
-    read = {who: [float(sum(len(each.text) for each in answers))] for who, answers in told.items()}
-    sent = {who: [float(sum(each.sent for each in answers))] for who, answers in told.items()}
+    results = {who: [talk.eval(code) for code in _TASKS.values()] for who, talk in talks.items()}
+    read = {who: [float(sum(len(each.text) for each in answers))] for who, answers in results.items()}
+    sent = {who: [float(sum(each.sent for each in answers))] for who, answers in results.items()}
     tasks = f"the answers to {len(_TASKS)} tasks"
     tables = [
         _table("output", "What a model is given of 5 MB of output", floods, unit="characters", peer="floor"),
@@ -155,18 +155,18 @@ def _checked_eval(talk: McpConversation, holds: Callable[[ToolAnswer], bool], co
     """Run this code, and see to it that the answer is one."""
 
     def run() -> None:
-        told = talk.eval(code)
-        assert holds(told), told.text[:2000]
+        reply = talk.eval(code)
+        assert holds(reply), reply.text[:2000]
 
     return run
 
 
-def _is_flood(told: ToolAnswer) -> bool:
-    return "x" * 99 in told.text
+def _is_flood(expected: ToolAnswer) -> bool:
+    return "x" * 99 in expected.text
 
 
-def _is_picture(told: ToolAnswer) -> bool:
-    return told.pictures >= 1
+def _is_picture(expected: ToolAnswer) -> bool:
+    return expected.pictures >= 1
 
 
 def _table(

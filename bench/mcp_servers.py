@@ -196,9 +196,9 @@ class ColdReplctlMcp(McpContender):
         super().start()
 
 
-def is_two(told: ToolAnswer) -> bool:
+def is_two(expected: ToolAnswer) -> bool:
     """Return whether this answers `1+1`."""
-    return "2" in told.text.splitlines()
+    return "2" in expected.text.splitlines()
 
 
 def env_of(state: Path) -> dict[str, str]:

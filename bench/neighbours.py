@@ -20,7 +20,7 @@ from bench.turns import BenchPlan
 
 _QUIET = "quiet"
 _MOST_PING_MS, _MOST_P50, _MOST_P99 = 100.0, 1.5, 2.0
-_PATIENCE_S = 120.0  # for a calm agent that is kept waiting
+_TIMEOUT_S = 120.0  # for a calm agent that is kept waiting
 _REST_S = 0.3
 # The calm agent asks 200 times a second, and may; a flood is far beyond.
 _SETTINGS = ("limits.rate-limit-per-min=30000",)
@@ -78,7 +78,7 @@ def _start_calm_agent(broker: shared.SharedBroker) -> Iterator[Callable[[float],
 
         def calm(seconds: float) -> Samples:
             procs.send_line(process, str(seconds))
-            return msgspec.json.decode(procs.read_line(process, _PATIENCE_S), type=Samples)
+            return msgspec.json.decode(procs.read_line(process, _TIMEOUT_S), type=Samples)
 
         calm(0.5)
         yield calm
@@ -96,7 +96,7 @@ def start_neighbour(kind: str, broker: shared.SharedBroker) -> Iterator[Callable
         procs.send_line(process, str(seconds))
         time.sleep(_REST_S / 2)
         yield
-        procs.read_line(process, _PATIENCE_S)
+        procs.read_line(process, _TIMEOUT_S)
         procs.settle()
 
     try:
@@ -122,9 +122,9 @@ class NeighbourTable(BenchTable):
             "|---|--:|--:|--:|--:|--:|--:|---|",
         ]
         for row in self.rows:
-            figures = [number(each) for each in (row.p50, p99(row.samples), max(row.samples))]
+            numbers = [number(each) for each in (row.p50, p99(row.samples), max(row.samples))]
             ratios = [number(each) for each in self.slowdown.get(row.who, (1.0, 1.0))]
-            lines.append(f"| {' | '.join([row.who, *figures, str(len(row.samples)), *ratios, row.note])} |")
+            lines.append(f"| {' | '.join([row.who, *numbers, str(len(row.samples)), *ratios, row.note])} |")
         return "\n".join([*lines, "", *(f"- {check.text()}" for check in self.checks)]) + "\n"
 
 

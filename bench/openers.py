@@ -17,17 +17,17 @@ from bench import ours
 from bench.floor import dealer
 from bench.shared import become_user
 
-_PATIENCE_S = 40.0
+_TIMEOUT_S = 40.0
 
 
 def _answers(sock: zmq.Socket[bytes], awaited: set[str]) -> dict[str, list[str]]:
     """Return the last status of each of these, as far as they come in time."""
     found: dict[str, list[str]] = {}
-    over = time.monotonic() + _PATIENCE_S
+    over = time.monotonic() + _TIMEOUT_S
     while len(found) < len(awaited) and sock.poll(int(max(0.0, over - time.monotonic()) * 1000)):
-        said = ours.decode(sock.recv())
-        if said.id in awaited and said.status is not None and "done" in said.status:
-            found[said.id] = said.status
+        text = ours.decode(sock.recv())
+        if text.id in awaited and text.status is not None and "done" in text.status:
+            found[text.id] = text.status
     return found
 
 

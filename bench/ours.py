@@ -81,22 +81,22 @@ class RawClient:
         """Return the terminal reply to a request, with the value that came before it. Raises Refused."""
         value: str | None = None
         while True:
-            said = decode(self._socket.recv())
-            if said.id != sent:
+            result = decode(self._socket.recv())
+            if result.id != sent:
                 continue
-            if said.out is not None:
-                self.printed += len(said.out)
-            if said.value is not None:
-                value = said.value
-            if said.status is not None:
-                if "output-dropped" in said.status:
+            if result.out is not None:
+                self.printed += len(result.out)
+            if result.value is not None:
+                value = result.value
+            if result.status is not None:
+                if "output-dropped" in result.status:
                     self.dropped = True
-                if "done" in said.status:
+                if "done" in result.status:
                     break
-        if "error" in said.status and "interrupted" not in said.status:
-            raise BenchRequestRefused(f"{said.status}: {said.err}")
-        said.value = value
-        return said
+        if "error" in result.status and "interrupted" not in result.status:
+            raise BenchRequestRefused(f"{result.status}: {result.err}")
+        result.value = value
+        return result
 
     def call(self, op: str, **fields: object) -> ReplyMessage:
         """Send, and wait for the end."""

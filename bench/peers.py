@@ -67,9 +67,9 @@ class JupyterKernel:
         """Run code with jupyter_client's own call for it; return the value's text."""
         values: list[str] = []
 
-        def hook(said: Any) -> None:
-            if said["msg_type"] == "execute_result":
-                values.append(said["content"]["data"]["text/plain"])
+        def hook(expected: Any) -> None:
+            if expected["msg_type"] == "execute_result":
+                values.append(expected["content"]["data"]["text/plain"])
 
         self._client.execute_interactive(code, allow_stdin=False, output_hook=hook, timeout=_ANSWER_S)
         return values[0] if values else None
@@ -77,9 +77,9 @@ class JupyterKernel:
     def complete(self, code: str) -> list[str]:
         """Ways to go on at the end of code."""
         sent = self._client.complete(code, len(code))
-        while (said := self._client.shell_channel.get_msg(timeout=_ANSWER_S))["parent_header"].get("msg_id") != sent:
+        while (result := self._client.shell_channel.get_msg(timeout=_ANSWER_S))["parent_header"].get("msg_id") != sent:
             continue
-        return [str(match) for match in said["content"]["matches"]]
+        return [str(match) for match in result["content"]["matches"]]
 
     def send_and_wait_for_output(self, code: str) -> str:
         """Send code and wait until it has printed something; the request's id."""
@@ -135,9 +135,9 @@ def wait_until_up(client: Any) -> None:
     """
     end = time.monotonic() + READY_S
     asked: set[str] = set()
-    replied = heard = False
+    replied = text = False
     ask_at = 0.0
-    while not (replied and heard):
+    while not (replied and text):
         now = time.monotonic()
         if now > end:
             raise TimeoutError("the kernel does not answer")
@@ -145,7 +145,7 @@ def wait_until_up(client: Any) -> None:
             asked.add(client.kernel_info())
             ask_at = now + (_SUBSCRIBED_S if replied else _CONNECTED_S)
         replied = _poll_reply(client.shell_channel, asked) or replied
-        heard = _poll_reply(client.iopub_channel, asked) or heard
+        text = _poll_reply(client.iopub_channel, asked) or text
 
 
 def _poll_reply(channel: Any, asked: set[str]) -> bool:
@@ -156,9 +156,9 @@ def _poll_reply(channel: Any, asked: set[str]) -> bool:
         return False
 
 
-def is_idle(said: Any) -> bool:
+def is_idle(expected: Any) -> bool:
     """Return whether this is the last message about a request on iopub."""
-    return bool(said["msg_type"] == "status" and said["content"]["execution_state"] == "idle")
+    return bool(expected["msg_type"] == "status" and expected["content"]["execution_state"] == "idle")
 
 
 def execute(client: Any, code: str, on_stream: OnStream | None = None) -> str | None:
@@ -168,17 +168,17 @@ def execute(client: Any, code: str, on_stream: OnStream | None = None) -> str | 
 
 def _outcome(client: Any, sent: str, on_stream: OnStream | None) -> str | None:
     value: str | None = None
-    hear = client.iopub_channel.get_msg
+    receive = client.iopub_channel.get_msg
     while True:
-        said = hear(timeout=_ANSWER_S)
-        if said["parent_header"].get("msg_id") != sent:
+        result = receive(timeout=_ANSWER_S)
+        if result["parent_header"].get("msg_id") != sent:
             continue
-        kind = said["msg_type"]
+        kind = result["msg_type"]
         if kind == "execute_result":
-            value = said["content"]["data"]["text/plain"]
+            value = result["content"]["data"]["text/plain"]
         elif kind == "stream" and on_stream is not None:
-            on_stream(said["content"]["text"])
-        elif is_idle(said):
+            on_stream(result["content"]["text"])
+        elif is_idle(result):
             break
     while client.shell_channel.get_msg(timeout=_ANSWER_S)["parent_header"].get("msg_id") != sent:
         continue

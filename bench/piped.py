@@ -34,12 +34,12 @@ class PipedInterpreter:
         """Run code of one line; what was printed and echoed up to the mark."""
         self._in.write(f"{code}\n{self._mark}\n")
         self._in.flush()
-        said: list[str] = []
+        results: list[str] = []
         while _MARK not in (line := self._out.readline()):
             if not line:
                 raise EOFError("the interpreter ended")
-            said.append(line)
-        return "".join(said)
+            results.append(line)
+        return "".join(results)
 
     def close(self) -> None:
         """End it."""

@@ -72,9 +72,9 @@ class _McpServer(ReadingServer):
         self.tool_list = len(encode(talk.ask("tools/list")["tools"]).decode())
 
     def _call(self, tool: str, **arguments: Any) -> str:
-        told: ToolAnswer = self._talk.call(tool, **arguments)
+        reply: ToolAnswer = self._talk.call(tool, **arguments)
         given = {name: text for name, text in arguments.items() if text != ""}
-        return self._note(f"{tool}({encode(given).decode()})", told.text, told.pictures)
+        return self._note(f"{tool}({encode(given).decode()})", reply.text, reply.pictures)
 
     def close(self) -> None:
         """End it."""
@@ -134,8 +134,8 @@ class PositReading(_McpServer):
             self._repl(f":/{step.text}")
             self._repl(":q")
             return
-        told = self._repl(f"{before}{_as_child(step)}\n", 1_000 if step.kind == "loop" else 30_000)
-        if "--More--" in told and "NEEDLE" not in step.text:
+        result = self._repl(f"{before}{_as_child(step)}\n", 1_000 if step.kind == "loop" else 30_000)
+        if "--More--" in result and "NEEDLE" not in step.text:
             self._repl(":q")
 
     def _repl(self, text: str, timeout_ms: int = 30_000) -> str:
@@ -224,9 +224,9 @@ class BashReading(ReadingServer):
         done = subprocess.run(
             ["bash", "-c", command], cwd=self._directory, env=environ, capture_output=True, timeout=60, check=False
         )
-        told = (done.stdout + done.stderr).decode("utf-8", "replace")
-        told += f"\nexit status {done.returncode}" if done.returncode else ""
-        return self._note(f"bash({command!r})", told)
+        text = (done.stdout + done.stderr).decode("utf-8", "replace")
+        text += f"\nexit status {done.returncode}" if done.returncode else ""
+        return self._note(f"bash({command!r})", text)
 
     def close(self) -> None:
         """End nothing: each call has ended its process."""

@@ -28,7 +28,7 @@ class Measurement(NamedTuple):
     """A module with `measure(plan)`, how long it may take in seconds, and whether its sessions are the default ones."""
 
     module: str
-    patience: float
+    timeout_s: float
     usual: bool = True  # else its rows say which are sandboxed
 
 
@@ -111,7 +111,7 @@ def _measure(name: str, plan: BenchPlan, sessions: str) -> list[BenchTable | Fac
     measurement = MEASUREMENTS[name]
     print(f"measuring {name} ...", file=sys.stderr, flush=True)
     module = importlib.import_module(f"bench.{measurement.module}")
-    with deadline(measurement.patience, name):
+    with deadline(measurement.timeout_s, name):
         tables: list[BenchTable | FactSheet] = module.measure(plan)
     for table in tables:
         table.sessions = table.sessions or (sessions if measurement.usual else "")

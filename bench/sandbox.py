@@ -88,7 +88,7 @@ def _starts(turns: Turns, machine: Machine, plan: SandboxPlan) -> BenchTable:
             replace(unfiltered, late=False)
         ),
         "the same and seccomp": lambda: WithoutInnerStep(replace(ungrouped, late=False)),
-        "the same and who brings the workspace": lambda: WithoutInnerStep(ungrouped),
+        "the same and a mount helper": lambda: WithoutInnerStep(ungrouped),
         "the same and Landlock and limits (the step inside)": lambda: BubblewrapSandbox(ungrouped),
         FULL + ": the same and control groups": lambda: BubblewrapSandbox(plan),
     }
@@ -148,19 +148,19 @@ def _memory(plan: SandboxPlan) -> BenchTable:
     procs.settle()
     rows: dict[str, list[float]] = {
         "bubblewrap, twice": [],
-        "who brings the workspace, until it has": [],
+        "mount helper, until it has mounted the workspace": [],
         "the interpreter": [],
     }
     for session in sessions:
         outer = procs.parent_of(procs.parent_of(session.child.pid))
         rows["bubblewrap, twice"].append(procs.pss_mb(outer) + procs.pss_mb(procs.parent_of(session.child.pid)))
         rows["the interpreter"].append(procs.pss_mb(session.child.pid))
-    ushers = [
+    helpers = [
         pid
         for pid in procs.process_tree(os.getpid())[1:]
         if procs.parent_of(pid) == os.getpid() and "bwrap" not in _name(pid)
     ]
-    rows["who brings the workspace, until it has"] = [_private_mb(pid) for pid in ushers]
+    rows["mount helper, until it has mounted the workspace"] = [_private_mb(pid) for pid in helpers]
     for session in sessions:
         session.close()
     found = [SampleRow(name, "ours", samples) for name, samples in rows.items()]
@@ -175,13 +175,15 @@ def _memory(plan: SandboxPlan) -> BenchTable:
 
 def _attacks(turns: Turns) -> BenchTable:
     """All attacks of the tests, one after the other, each in an interpreter of its own."""
-    arena = Path(__file__).parents[1] / "tests/sandbox/attack_environment.py"
+    program = Path(__file__).parents[1] / "tests/sandbox/attack_environment.py"
     cases = [(who, how) for who in ("root", "user")[os.getuid() != 0 :] for how in ("bare", "confined")]
     samples: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     for _ in range(turns.of(5, 1)):
         for case in cases:
             started = time.perf_counter()
-            subprocess.run([sys.executable, str(arena), *case], check=True, stdout=subprocess.DEVNULL, timeout=_SUITE_S)
+            subprocess.run(
+                [sys.executable, str(program), *case], check=True, stdout=subprocess.DEVNULL, timeout=_SUITE_S
+            )
             samples[case].append(time.perf_counter() - started)
     rows = [SampleRow(f"{how}, {who}", "floor" if how == "bare" else "ours", samples[who, how]) for who, how in cases]
     return BenchTable("sandbox-attacks", "The attack suite, wall time", "s", rows[0].who, rows)

@@ -66,11 +66,11 @@ def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[S
     env = {"REPLCTL_STATE_DIR": str(state)}
     try:
         if os.getuid() == 0:
-            with _open_socket(path) as door:
+            with _open_socket(path) as listener:
                 env["LISTEN_FDS"] = "1"
-                argv = [*wrap, sys.executable, "-c", _PASS_ON, str(door.fileno()), *command]
-                process = procs.start(argv, env, state / "log", pass_fds=(door.fileno(),))
-                url = f"ipc://{door.getsockname()}"
+                argv = [*wrap, sys.executable, "-c", _PASS_ON, str(listener.fileno()), *command]
+                process = procs.start(argv, env, state / "log", pass_fds=(listener.fileno(),))
+                url = f"ipc://{listener.getsockname()}"
         else:
             process, url = procs.start([*wrap, *command], env, state / "log"), own
         try:
@@ -85,11 +85,11 @@ def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[S
 def _open_socket(path: Path) -> Iterator[socket.socket]:
     """Open a socket that everybody may connect to."""
     path.chmod(0o755)
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(path / "shared.sock"))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path / "shared.sock"))
         os.chmod(path / "shared.sock", 0o666)
-        door.listen(100)
-        yield door
+        listener.listen(100)
+        yield listener
 
 
 def _line_endpoint(process: subprocess.Popen[str], log: Path) -> str:

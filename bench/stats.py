@@ -1,4 +1,4 @@
-"""Samples to figures, figures to tables. Every table names what it is compared with, and what was promised."""
+"""Samples to numbers, numbers to tables. Every table names what it is compared with, and what was promised."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from bench import ours, procs
 from bench.stats import BenchTable, Check, SampleRow
 from bench.turns import BenchPlan, scale
 
-NOBODY, FEW, MANY = "no subscriber", "1000 subscriptions in 10 connections", "1000 subscriptions in 1000 connections"
-_SHAPES = {NOBODY: (0, 0), FEW: (5, 100), MANY: (500, 1)}  # connections of each process, subscriptions of each of them
+NONE, FEW, MANY = "no subscriber", "1000 subscriptions in 10 connections", "1000 subscriptions in 1000 connections"
+_SHAPES = {NONE: (0, 0), FEW: (5, 100), MANY: (500, 1)}  # connections of each process, subscriptions of each of them
 _PROCESSES = 2
 _EACH = 10
 _OF_AN_EVAL = 3  # events: accepted, started, finished
@@ -45,10 +45,10 @@ class _SubscribedBroker:
         self.evals += evals
         for reader in self.readers:
             procs.send_line(reader)
-        told = [json.loads(procs.read_line(reader, 60)) for reader in self.readers]
-        came = sum(count for each in told for kind, count in each["events"].items() if kind != "bus/lagged")
-        late = max((each["last"] for each in told), default=0.0)
-        return seconds, came, sum(each["missed"] for each in told), late
+        results = [json.loads(procs.read_line(reader, 60)) for reader in self.readers]
+        came = sum(count for each in results for kind, count in each["events"].items() if kind != "bus/lagged")
+        late = max((each["last"] for each in results), default=0.0)
+        return seconds, came, sum(each["missed"] for each in results), late
 
 
 def measure(plan: BenchPlan) -> list[BenchTable]:
@@ -59,34 +59,34 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
         for house in houses.values():
             house.round(0)
         seconds: dict[str, list[float]] = {who: [] for who in houses}
-        heard = dict.fromkeys(houses, (0, 0, 0.0))
+        result = dict.fromkeys(houses, (0, 0, 0.0))
         for _ in range(plan.of(20, 5)):
             for who, house in houses.items():
                 took, came, missed, late = house.round(_EACH)
                 seconds[who] += took
-                heard[who] = heard[who][0] + came, heard[who][1] + missed, max(heard[who][2], late)
+                result[who] = result[who][0] + came, result[who][1] + missed, max(result[who][2], late)
         return [
             BenchTable(
                 "subscribers",
                 "Round trip of `1` with 1000 subscriptions, when all is quiet",
                 "ms",
-                NOBODY,
+                NONE,
                 [SampleRow(who, "ours", scale(kept[::_EACH], _MS)) for who, kept in seconds.items()],
             ),
             BenchTable(
                 "subscribers-rate",
                 "Evals a second with 1000 subscriptions, in bursts of ten",
                 "evals/s",
-                NOBODY,
+                NONE,
                 [SampleRow(who, "ours", _rates(kept)) for who, kept in seconds.items()],
                 True,
             ),
-            _arrival_table(houses, heard),
+            _arrival_table(houses, result),
             BenchTable(
                 "subscribers-memory",
                 "PSS of the broker, after it",
                 "MB",
-                NOBODY,
+                NONE,
                 [
                     SampleRow(who, "ours", [procs.pss_mb(house.broker.pid)], f"{before[who]:.1f} before the first eval")
                     for who, house in houses.items()
@@ -115,11 +115,11 @@ def _rates(seconds: list[float]) -> list[float]:
     return [_EACH / sum(seconds[at : at + _EACH]) for at in range(0, len(seconds), _EACH)]
 
 
-def _arrival_table(houses: dict[str, _SubscribedBroker], heard: dict[str, tuple[int, int, float]]) -> BenchTable:
+def _arrival_table(houses: dict[str, _SubscribedBroker], expected: dict[str, tuple[int, int, float]]) -> BenchTable:
     table = BenchTable(
         "subscribers-events", "Of 100 events for a subscription, those that came", "of 100", FEW, [], True
     )
-    for who, (came, missed, late_ms) in heard.items():
+    for who, (came, missed, late_ms) in expected.items():
         house = houses[who]
         if not house.readers:
             continue

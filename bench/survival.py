@@ -57,11 +57,11 @@ class PriorSession:
         self._socket.send(ours.encode({"id": "o", **body}))
         value = None
         while True:
-            said = ours.decode(self._socket.recv())
-            value = said.value or value
-            if said.status is not None and "done" in said.status:
-                if "error" in said.status:
-                    raise ours.BenchRequestRefused(f"{said.status}: {said.err}")
+            text = ours.decode(self._socket.recv())
+            value = text.value or value
+            if text.status is not None and "done" in text.status:
+                if "error" in text.status:
+                    raise ours.BenchRequestRefused(f"{text.status}: {text.err}")
                 return value
 
     def close(self) -> None:
@@ -125,8 +125,8 @@ def _start_module(*argv: str) -> Iterator[Callable[[PriorSession], Mapping[str, 
             if time.monotonic() > over:
                 raise EOFError(f"{argv[0]} does not come to an end")
         old.check()
-        said: dict[str, int] = json.loads(procs.read_line(process))
-        return said
+        result: dict[str, int] = json.loads(procs.read_line(process))
+        return result
 
     try:
         yield words

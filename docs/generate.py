@@ -180,8 +180,8 @@ def events() -> str:
     """Every event with what it has beside the envelope."""
     rows = []
     for name, kind in EVENTS.items():
-        told = "; ".join(f"`{key}` {text}".strip() for key, text in fields_of(kind).items()) or "-"
-        rows.append((f"`{name}`", "yes" if kind.canonical else "no", " ".join((kind.__doc__ or "").split()), told))
+        described = "; ".join(f"`{key}` {text}".strip() for key, text in fields_of(kind).items()) or "-"
+        rows.append((f"`{name}`", "yes" if kind.canonical else "no", " ".join((kind.__doc__ or "").split()), described))
     return table(("type", "canonical", "what happened", "fields"), rows)
 
 
@@ -190,8 +190,10 @@ def contracts() -> str:
     rows = []
     for kind, contract in CONTRACTS.items():
         fields = {name: each for name, each in fields_of_kind(contract).items() if name not in _OF_ALL}
-        told = "; ".join(f"`{name}`{'' if needed else ' (optional)'} {text}" for name, (needed, text) in fields.items())
-        rows.append((f"`{kind}`", contract.process, " ".join((contract.__doc__ or "").split()), told))
+        described = "; ".join(
+            f"`{name}`{'' if needed else ' (optional)'} {text}" for name, (needed, text) in fields.items()
+        )
+        rows.append((f"`{kind}`", contract.process, " ".join((contract.__doc__ or "").split()), described))
     return table(("kind", "used by", "what it is", "fields"), rows)
 
 

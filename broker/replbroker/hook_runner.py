@@ -67,9 +67,9 @@ def run_hooks(registry: ExtensionRegistry, request: HookRequest) -> tuple[Verdic
 
 def _validate_verdict(verdict: object) -> Verdict | None:
     if not isinstance(verdict, Allow | Block | RequireApproval | None):
-        raise TypeError(f"answered {type(verdict).__name__}, which is no verdict")
+        raise TypeError(f"answered {type(verdict).__name__}, which is not a verdict")
     if not all(isinstance(getattr(verdict, name, ""), str) for name in ("title", "reason")):
-        raise TypeError(f"answered {type(verdict).__name__} with what is no text")
+        raise TypeError(f"answered {type(verdict).__name__} with a title or reason that is not a text")
     return verdict
 
 

@@ -45,7 +45,7 @@ class MonitoredPrivateDir:
             self._private_dir.recreate()
         self._rebind()
         self._restart_fork_server()
-        return f"{self.directory} had been deleted and was recreated; sessions go on"
+        return f"{self.directory} had been deleted and was recreated; sessions continue"
 
 
 class MonitoredEndpoint:
@@ -75,7 +75,7 @@ class MonitoredEndpoint:
             is_missing = True
         if not is_missing:
             return None
-        return f"{self._path} had been deleted and was recreated; sessions and connections go on"
+        return f"{self._path} had been deleted and was recreated; sessions and connections continue"
 
 
 class MonitoredLineSocket:
@@ -96,7 +96,7 @@ class MonitoredLineSocket:
         if os.path.lexists(self._path):
             return None
         self._listen(listen_unix(str(self._path)).socket)
-        return f"{self._path} had been deleted and was recreated; connections go on"
+        return f"{self._path} had been deleted and was recreated; connections continue"
 
 
 class MonitoredStateDir:

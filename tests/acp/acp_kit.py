@@ -86,12 +86,12 @@ class Agent:
 
     # --- in ---
 
-    def line(self, patience_s: float = TIMEOUT_S) -> bytes | None:
+    def line(self, timeout_s: float = TIMEOUT_S) -> bytes | None:
         """The next line, or None at the end of the stream."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while not self._lines:
             ready, _, _ = select.select([self._out], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"nothing came in {patience_s} s; before it: {self.messages[-3:]}"
+            assert ready, f"nothing came in {timeout_s} s; before it: {self.messages[-3:]}"
             data = os.read(self._out, 1 << 20)
             if not data:
                 assert self._rest == b"", "half a line at the end"
@@ -99,9 +99,9 @@ class Agent:
             *self._lines, self._rest = (self._rest + data).split(b"\n")
         return self._lines.pop(0)
 
-    def next(self, patience_s: float = TIMEOUT_S) -> Message:
+    def next(self, timeout_s: float = TIMEOUT_S) -> Message:
         """The next message, checked and kept."""
-        line = self.line(patience_s)
+        line = self.line(timeout_s)
         assert line is not None, f"the agent has ended: {self.stderr()}"
         message: Message = json.loads(line.decode("utf-8"))
         check(message, self.methods)
@@ -210,7 +210,7 @@ class Agent:
         return self._reap()
 
     def stderr(self) -> str:
-        """What it said there, once it has ended."""
+        """Return what the agent wrote to stderr, once it has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read().decode() if not self.process.stderr.closed else ""
 
@@ -254,7 +254,7 @@ class Turn:
 
     @property
     def text(self) -> str:
-        """What the agent said."""
+        """Return the text of the agent's messages."""
         chunks = [each for each in self.updates if each["sessionUpdate"] == "agent_message_chunk"]
         return "".join(each["content"].get("text", "") for each in chunks)
 
@@ -270,5 +270,5 @@ class Turn:
 
     @property
     def output(self) -> str:
-        """What the tool call shows."""
+        """Return the output of the tool call."""
         return content_of({"params": {"update": self.tool}})

@@ -155,7 +155,7 @@ class _IdleTurn(PromptTurn):
         self.at_the_end()
 
     def at_the_end(self) -> None:
-        """What happens just before the turn resolves."""
+        """Run code just before the turn resolves."""
 
 
 def _resolve(directory: Path, cancel: str) -> tuple[str, bool]:
@@ -163,15 +163,15 @@ def _resolve(directory: Path, cancel: str) -> tuple[str, bool]:
         read, write = os.pipe()
         try:
             notes = DiagnosticsLog(write)
-            desk = AcpServices(
+            services = AcpServices(
                 AcpClientConnection(StdoutWriter(write, notes), notes),
                 AcpBrokerConnection("ipc:///nowhere", "a", False, notes),
                 AcpSessionStore(str(directory)),
             )
             record = AcpSessionRecord(id=new_id(), cwd="/", created=now(), mode=Mode.AUTO, runtime="python")
-            session = AcpSession(desk, record)
-            desk.store.save(record)
-            turn = session.turn = _IdleTurn(desk, session, "1", 0, Mode.AUTO)
+            session = AcpSession(services, record)
+            services.store.save(record)
+            turn = session.turn = _IdleTurn(services, session, "1", 0, Mode.AUTO)
             if cancel == "before":
                 turn.at_the_end = turn.cancel  # type: ignore[method-assign]
             stop = await turn.run()

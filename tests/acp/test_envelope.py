@@ -39,11 +39,11 @@ def test_an_id_that_is_a_number_or_a_text_makes_a_request() -> None:
     assert rpc.decode(line(id=0, method="a")) == rpc.RpcRequest(0, "a", {})
 
 
-@pytest.mark.parametrize(("name", "told"), [(7, 7), ("a", "a"), ("\ud800", None), (None, None), ("", None)])
-def test_a_request_with_half_an_emoji_is_answered_under_its_id(name: Any, told: Any) -> None:
+@pytest.mark.parametrize(("name", "expected"), [(7, 7), ("a", "a"), ("\ud800", None), (None, None), ("", None)])
+def test_a_request_with_half_an_emoji_is_answered_under_its_id(name: Any, expected: Any) -> None:
     found = rpc.decode(line(id=name, method="session/prompt", params={"prompt": [{"type": "text", "text": "\ud83d"}]}))
     assert isinstance(found, rpc.InvalidMessage)
-    assert (found.error.code, found.id) == (rpc.PARSE_ERROR, told)
+    assert (found.error.code, found.id) == (rpc.PARSE_ERROR, expected)
     rpc.error_line(found.id, found.error)
 
 

@@ -1,4 +1,4 @@
-"""What the agent says of itself."""
+"""Initialization: the capabilities that the agent declares."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from replctl.acp.options import RUNTIMES
 
 
 def test_initialize_offers_only_what_works(agent: Agent) -> None:
-    said = agent.start()
-    assert said["protocolVersion"] == 1
-    assert said["agentInfo"] == {"name": "replctl", "title": "replctl", "version": __version__}
-    assert said["agentCapabilities"] == {
+    reply = agent.start()
+    assert reply["protocolVersion"] == 1
+    assert reply["agentInfo"] == {"name": "replctl", "title": "replctl", "version": __version__}
+    assert reply["agentCapabilities"] == {
         "loadSession": True,
         "promptCapabilities": {"image": False, "audio": False, "embeddedContext": False},
         "mcpCapabilities": {"http": False, "sse": False},

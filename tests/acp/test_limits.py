@@ -1,4 +1,4 @@
-"""Where a bound of the broker is met: told as content, and what was streamed stays whole."""
+"""Limits of the broker: reported as content, and streamed output stays whole."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_it_is_asked_with_a_negative_id_the_code_and_two_options(agent: Agent, a
 
 
 def agent_runs(agent: Agent, session: str, code: str) -> str:
-    """What code gives when it is allowed."""
+    """Return the result of code that is allowed."""
     agent.on_permission = lambda _: ALLOW
     try:
         return agent.prompt(session, code).text

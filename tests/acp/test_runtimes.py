@@ -12,7 +12,7 @@ from acp_kit import Agent
 NODE = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
 
 
-def said(agent: Agent, runtime: str, *codes: str) -> list[tuple[str, str]]:
+def run_codes(agent: Agent, runtime: str, *codes: str) -> list[tuple[str, str]]:
     """The message and the tool call's status of each prompt, in a new session."""
     session = agent.new()
     agent.result("session/set_config_option", sessionId=session, configId="runtime", value=runtime)
@@ -22,7 +22,7 @@ def said(agent: Agent, runtime: str, *codes: str) -> list[tuple[str, str]]:
 
 
 def test_bash_says_no_zero_and_tells_of_a_command_that_failed(agent: Agent) -> None:
-    assert said(agent, "bash", "x=4", "echo $x", "(exit 3)") == [
+    assert run_codes(agent, "bash", "x=4", "echo $x", "(exit 3)") == [
         ("", "completed"),
         ("", "completed"),
         ("exit status 3", "completed"),
@@ -31,7 +31,7 @@ def test_bash_says_no_zero_and_tells_of_a_command_that_failed(agent: Agent) -> N
 
 @NODE
 def test_node_says_its_values_and_no_undefined(agent: Agent) -> None:
-    assert said(agent, "node", "const x = 4", "x - 4", "console.log(x)", "null") == [
+    assert run_codes(agent, "node", "const x = 4", "x - 4", "console.log(x)", "null") == [
         ("", "completed"),
         ("0", "completed"),
         ("", "completed"),

@@ -37,8 +37,8 @@ def test_a_new_session_tells_its_modes_options_and_commands(agent: Agent) -> Non
     assert [each["id"] for each in made["configOptions"]] == ["mode", "runtime", "session"]
     assert all(each["type"] == "select" for each in made["configOptions"])
     assert all({"name", "value"} <= set(option) for each in made["configOptions"] for option in each["options"])
-    told = agent.update("available_commands_update")["availableCommands"]
-    assert [each["name"] for each in told] == [
+    result = agent.update("available_commands_update")["availableCommands"]
+    assert [each["name"] for each in result] == [
         "help",
         "vars",
         "info",
@@ -130,9 +130,9 @@ def test_load_in_another_process_replays_and_then_answers(start: Start) -> None:
     second = start()
     answer = second.result("session/load", sessionId=session, cwd="/tmp", mcpServers=[])
     assert texts(second.updates, "user_message_chunk") == ["print('out'); 6*7", "1/0", "/vars"]
-    said = texts(second.updates, "agent_message_chunk")
-    assert said[:3] == ["42", "ZeroDivisionError: division by zero", "no variables"]
-    assert "is still running" in said[3]
+    result = texts(second.updates, "agent_message_chunk")
+    assert result[:3] == ["42", "ZeroDivisionError: division by zero", "no variables"]
+    assert "is still running" in result[3]
     tools = [each["update"] for each in second.updates if each["update"]["sessionUpdate"] == "tool_call"]
     assert [each["status"] for each in tools] == ["completed", "failed"]
     assert tools[0]["content"][0]["content"]["text"] == "```\nout\n```"

@@ -68,16 +68,16 @@ def test_a_last_line_without_its_newline_is_heard(start: Start) -> None:
 
 
 def test_messages_from_a_file_are_answered_to_a_file(tmp_path: Path, acp_broker: BrokerProcess) -> None:
-    asked, told = tmp_path / "in", tmp_path / "out"
+    asked, result = tmp_path / "in", tmp_path / "out"
     asked.write_text(
         '{"jsonrpc":"2.0","id":1,"method":"initialize"}\n{"jsonrpc":"2.0","id":2,"method":"session/list"}\n'
     )
-    with asked.open("rb") as source, told.open("wb") as sink:
+    with asked.open("rb") as source, result.open("wb") as sink:
         done = subprocess.run(
             COMMAND, stdin=source, stdout=sink, env=environ(tmp_path, acp_broker.endpoint), timeout=20
         )
     assert done.returncode == 0
-    assert {json.loads(line)["id"] for line in told.read_text().splitlines()} == {1, 2}
+    assert {json.loads(line)["id"] for line in result.read_text().splitlines()} == {1, 2}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -148,7 +148,7 @@ def test_a_resource_link_is_accepted_and_said_to_be_left_out(agent: Agent, sessi
         agent.ask("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "1"}, link]})
     )
     assert answer.stop == "end_turn"
-    assert "1 linked resource(s) ignored" in answer.text
+    assert "1 linked resource ignored" in answer.text
     assert answer.text.endswith("1")
 
 

@@ -97,7 +97,7 @@ class FakeWorker:
         self.send(FrameKind.READY)
 
     def send_assigned(self, error: str | None = None) -> None:
-        """Answer the last CLAIM."""
+        """Answer the last ASSIGN."""
         body = AssignedBody(error, checkpoints_off="" if self.harness.checkpoints else "no")
         self.send(FrameKind.ASSIGNED, body, epoch=self.frames(FrameKind.ASSIGN)[-1][0].epoch)
 

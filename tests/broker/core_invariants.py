@@ -154,10 +154,10 @@ class CheckedHarness(CoreHarness):
 
     def _deliver(self, number: int, frame: bytes) -> None:
         super()._deliver(number, frame)
-        told = self.workers[number].received if number in self.workers else []
-        if told and told[-1][1].get("op") == "eval":
+        result = self.workers[number].received if number in self.workers else []
+        if result and result[-1][1].get("op") == "eval":
             session = self.workers[number].frames(FrameKind.ASSIGN)[0][1]["session"]
-            number_of_eval = told[-1][0].eval
+            number_of_eval = result[-1][0].eval
             assert number_of_eval > self.last_eval.get(session, 0), "an eval runs out of turn"
             self.last_eval[session] = number_of_eval
 
@@ -196,12 +196,16 @@ def _replacements(sessions: list[Session]) -> list[Session]:
 
 
 def _slots(harness: CheckedHarness, sessions: list[Session]) -> None:
-    gate = harness.state.semaphore
-    assert gate.in_use == sum(session.running is not None for session in sessions) <= gate.capacity
-    assert len(gate) == sum(session.next_up is not None for session in sessions)
-    assert not any(map(gate.has_room, gate.count_waiting())), "somebody waits beside a slot that is free for it"
+    semaphore = harness.state.semaphore
+    assert semaphore.in_use == sum(session.running is not None for session in sessions) <= semaphore.capacity
+    assert len(semaphore) == sum(session.next_up is not None for session in sessions)
+    assert not any(map(semaphore.has_room, semaphore.count_waiting())), (
+        "somebody waits beside a slot that is free for it"
+    )
     assert (
-        gate.long_in_use == sum(each.running is not None and each.running.slot_request.long for each in sessions) <= 2
+        semaphore.long_in_use
+        == sum(each.running is not None and each.running.slot_request.long for each in sessions)
+        <= 2
     )
 
 
@@ -256,15 +260,15 @@ def _session(session: Session) -> None:
 
 
 def _workers(harness: CheckedHarness, sessions: list[Session]) -> None:
-    staff = harness.core.scheduler.pool
-    assert staff.workers.keys() == harness.workers.keys(), "a worker is alive that the core does not know, or dead"
-    counts = staff.count_by_state()
+    pool = harness.core.scheduler.pool
+    assert pool.workers.keys() == harness.workers.keys(), "a worker is alive that the core does not know, or dead"
+    counts = pool.count_by_state()
     every = [*sessions, *_replacements(sessions)]
-    assert counts["claimed"] == sum(session.worker is not None for session in every)
+    assert counts["assigned"] == sum(session.worker is not None for session in every)
     assert counts["starting"] <= STARTING_AT_ONCE
     assert counts["warm"] <= WARM + STARTING_AT_ONCE
     used: Counter[str] = Counter()
-    for worker in staff.workers.values():
+    for worker in pool.workers.values():
         if worker.session is not None:
             used[worker.session.owner] += worker.usage.memory_bytes
     assert max(used.values(), default=0) <= LIMITS["max_identity_memory_bytes"] or harness.is_memory_check_due, (
@@ -274,4 +278,4 @@ def _workers(harness: CheckedHarness, sessions: list[Session]) -> None:
         "all sessions use more than they may"
     )
     for session in every:
-        assert session.worker is None or staff.workers[session.worker].session is session
+        assert session.worker is None or pool.workers[session.worker].session is session

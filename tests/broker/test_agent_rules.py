@@ -161,8 +161,8 @@ def test_every_request_is_audited_once(new_harness: Callable[..., CoreHarness]) 
     harness.request("ping")
     for _ in range(2):
         harness.send("ping")
-    told = [(each.op, each.agent, each.session, each.outcome) for each in harness.audited]
-    assert told == [
+    results = [(each.op, each.agent, each.session, each.outcome) for each in harness.audited]
+    assert results == [
         ("eval", "ada", "work", "ok"),
         ("close", None, "gone", "session-not-found"),
         (None, None, None, "malformed-request"),

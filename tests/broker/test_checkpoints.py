@@ -137,9 +137,9 @@ def test_a_crash_costs_the_eval_and_the_session_goes_on_from_its_checkpoint(roll
     assert rolling.killed == []
     assert worker.frames(FrameKind.RESUME)[-1][1] == {"report": False}
     _run(rolling, "x")
-    told = [each for each in rolling.event_types(of="id-1") if each.startswith("session/")]
-    assert "session/rolled-back" in told
-    assert "session/lost" not in told
+    results = [each for each in rolling.event_types(of="id-1") if each.startswith("session/")]
+    assert "session/rolled-back" in results
+    assert "session/lost" not in results
 
 
 def test_a_crash_that_no_client_hears_of_is_to_be_said_by_the_next_result(rolling: CoreHarness) -> None:

@@ -20,8 +20,8 @@ def test_a_clone_begins_with_what_its_source_wrote_down(harness: CoreHarness) ->
     assert (answer["new-session"], answer["session"], answer["name"]) == (copy.id, copy.id, "copy")
     assert (answer["count"], answer["bytes"]) == (3, 10)
     assert answer["left-behind"] == [{"name": "sock", "why": "no"}]
-    claim = harness.worker("copy").frames(FrameKind.ASSIGN)[0][1]
-    assert (claim["restore"], claim["cwd"], claim["env"]) == ("/shelf/7", "/src", ["A=1"])
+    assignment = harness.worker("copy").frames(FrameKind.ASSIGN)[0][1]
+    assert (assignment["restore"], assignment["cwd"], assignment["env"]) == ("/shelf/7", "/src", ["A=1"])
     assert harness.discarded == ["/shelf/7"]
     assert harness.is_idle()
 

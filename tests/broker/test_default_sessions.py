@@ -83,10 +83,10 @@ def test_the_first_answer_of_a_connection_names_session_and_directory(harness: C
         "epoch": 1,
     }
     harness.finish(opened)
-    for peer, told in ((b"p2", True), (b"p2", False), (b"p1", False)):
+    for peer, text in ((b"p2", True), (b"p2", False), (b"p1", False)):
         asked = harness.send("eval", peer, session="default", code="1", project="/a")
         named = {"id": asked, "session": "id-1", "name": "default", "cwd": "/a"}
-        assert (first_message(harness, asked) == named) == told
+        assert (first_message(harness, asked) == named) == text
         harness.finish(asked)
     harness.core.on_unreachable(b"p2", harness.now)
     again = harness.send("eval", b"p2", session="default", code="1", project="/a")
@@ -97,12 +97,12 @@ def test_the_first_answer_of_a_connection_names_session_and_directory(harness: C
 
 def test_a_named_session_that_works_elsewhere_is_told_of_once(harness: CoreHarness) -> None:
     harness.open("work", cwd="/a")
-    said = []
+    results = []
     for cwd in ("/a", "/a/src", None, "/b", "/b", "/c", "/ab"):
         asked = harness.send("eval", session="work", code="1", cwd=cwd)
-        said += [each["notice"] for each in harness.replies.get(asked, []) if "notice" in each]
+        results += [each["notice"] for each in harness.replies.get(asked, []) if "notice" in each]
         harness.finish(asked)
-    assert said == ["session work works in /a, not in /b"]
+    assert results == ["session work works in /a, not in /b"]
     reused = harness.request("new-session", b"p2", name="work", if_exists="reuse", cwd="/b")
     assert (reused["cwd"], reused["notice"]) == ("/a", "session work works in /a, not in /b")
 
@@ -116,7 +116,7 @@ def test_a_default_session_is_used_from_anywhere_in_its_project(harness: CoreHar
 def test_what_a_session_that_is_there_was_not_opened_with_is_told(harness: CoreHarness) -> None:
     harness.state.config.__dict__["sandbox"] = SandboxStatus(policy=Policy())  # frozen: set by hand
     harness.open("work", env=["A=1"], network="none", memory_bytes=256 << 20)
-    for asked, told in (
+    for asked, text in (
         ({}, None),
         ({"env": ["A=1"], "network": "none", "profile": "workspace-write", "memory_bytes": 256 << 20}, None),
         ({"env": ["A=2"]}, "`env`"),
@@ -124,4 +124,4 @@ def test_what_a_session_that_is_there_was_not_opened_with_is_told(harness: CoreH
         ({"memory_bytes": 512 << 20}, "`memory-bytes`"),
     ):
         notice = harness.request("new-session", name="work", if_exists="reuse", **asked).get("notice")
-        assert notice == (told and f"session work was opened otherwise: {told} count when a session is opened")
+        assert notice == (text and f"session work was opened otherwise: {text} count when a session is opened")

@@ -22,11 +22,11 @@ def limited_core(new_harness: New) -> CoreHarness:
 
 def test_refusals_of_one_connection_come_one_in_each_pause(limited_core: CoreHarness) -> None:
     asked = [limited_core.send("ping") for _ in range(5)]
-    told = []
+    results = []
     for _ in range(5):
         limited_core.wait(0.1)
-        told.append(sum(not limited_core.is_pending(each) for each in asked))
-    assert told == [1, 2, 3, 4, 5]
+        results.append(sum(not limited_core.is_pending(each) for each in asked))
+    assert results == [1, 2, 3, 4, 5]
     assert not limited_core.core.has_pending(b"p1")
 
 

@@ -77,11 +77,11 @@ def test_what_was_asked_of_a_session_goes_on(new_harness: Callable[..., CoreHarn
 def test_one_whose_wait_is_over_can_be_read_and_goes_on(harness: CoreHarness) -> None:
     asked = harness.eval(None, wait_ms=1000)
     harness.wait(1)
-    told = harness.final_reply(asked)
-    assert told["status"] == ["done", "running"]
+    reply = harness.final_reply(asked)
+    assert reply["status"] == ["done", "running"]
     harness.disconnect()
-    assert harness.cancels(told["session"]) == []
-    assert harness.is_pending(harness.send("read", peer=b"p2", session=told["session"], eval_id=1, wait_ms=5000))
+    assert harness.cancels(reply["session"]) == []
+    assert harness.is_pending(harness.send("read", peer=b"p2", session=reply["session"], eval_id=1, wait_ms=5000))
 
 
 def test_one_with_a_key_goes_on_for_whoever_repeats_it(harness: CoreHarness) -> None:

@@ -183,10 +183,10 @@ def test_of_another_runtime_one_is_kept_warm_while_a_session_has_it(new_harness:
     assert list(harness.specs.values()).count(WorkerSpec("node")) == 2
     harness.request("reset", session="js")
     harness.wait(0.1)
-    assert harness.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 3, "claimed": 1}
+    assert harness.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 3, "assigned": 1}
     harness.request("close", session="js")
     harness.wait(0.1)
-    assert harness.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 2, "claimed": 0}
+    assert harness.core.scheduler.pool.count_by_state() == {"starting": 0, "warm": 2, "assigned": 0}
 
 
 def test_a_runtime_that_cannot_start_does_not_hold_up_another(new_harness: Callable[..., CoreHarness]) -> None:

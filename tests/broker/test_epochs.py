@@ -84,12 +84,12 @@ def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(
     first = after.replies[asked][0]
     assert (first["created"], first["epoch"], first["cause"]) == (True, 3, BROKER_ENDED)
     assert (
-        after.worker().frames(FrameKind.ASSIGN)[0][1]["lost"] == BROKER_ENDED
+        after.worker().frames(FrameKind.ASSIGN)[0][1]["lost_cause"] == BROKER_ENDED
     )  # the worker says so at the end of the eval
     assert after.finish(asked)["epoch"] == 3
     opened = after.open("opened")
     assert (opened["created"], opened["epoch"], opened["state"], opened["cause"]) == (True, 2, "lost", BROKER_ENDED)
-    assert after.worker("opened").frames(FrameKind.ASSIGN)[0][1]["lost"] is None  # it is told once
+    assert after.worker("opened").frames(FrameKind.ASSIGN)[0][1]["lost_cause"] is None  # it is told once
 
 
 def test_who_asks_for_a_session_of_the_broker_before_is_told_what_became_of_it(

@@ -163,7 +163,7 @@ def test_sessions_up_to_the_limit(new_harness: Callable[..., CoreHarness]) -> No
             "id": asked,
             "status": ["done", "error", "session-limit-reached"],
             "err": "Session limit reached (max-sessions = 2)",
-            "hint": "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting",
+            "hint": "`ls-sessions` lists sessions and `close` ends one; open sessions do not end by waiting",
             "limit": "max-sessions",
             "limit-value": 2,
             "retry-after-ms": 1000,
@@ -229,9 +229,9 @@ def test_a_refused_eval_leaves_the_throw_away_session_of_another_alone(new_harne
     harness = new_harness(max_queued_evals=0)
     running = harness.eval(None, wait_ms=0)
     harness.wait(0.1)
-    told = harness.final_reply(running)
-    assert told["status"] == ["done", "running"]
-    refused = harness.request("eval", code="2", session=told["session"])
+    reply = harness.final_reply(running)
+    assert reply["status"] == ["done", "running"]
+    refused = harness.request("eval", code="2", session=reply["session"])
     assert refused["status"] == ["done", "error", "concurrency-limit-reached"]
     assert harness.running_evals(running) == [running]
     harness.finish_abandoned(running)

@@ -268,8 +268,8 @@ def test_refusals_by_a_limit_and_by_a_rule_are_told_at_most_once_a_second(
         harness.request("ping", agent="bob")
     harness.now += 2
     harness.request("new-session", agent="ada")
-    told = [event for event in harness.events if isinstance(event, events.AdmissionRefused)]
-    assert [(each.limit, each.count, each.agent) for each in told] == [
+    results = [event for event in harness.events if isinstance(event, events.AdmissionRefused)]
+    assert [(each.limit, each.count, each.agent) for each in results] == [
         ("max-sessions", 1, "ada"),
         ("max-sessions", 3, "ada"),
     ]
@@ -342,8 +342,8 @@ def test_snapshots_are_for_admins_and_one_that_fails_spares_the_others(harness: 
     found = harness.request("introspect")["snapshots"]
     assert found["broken"] == {"error": "ZeroDivisionError: division by zero"}
     assert found["sessions"]["total"] == 1
-    assert found["workers"]["rows"][0]["state"] == "claimed"
-    assert list(harness.request("introspect", name="gate")["snapshots"]) == ["gate"]
+    assert found["workers"]["rows"][0]["state"] == "assigned"
+    assert list(harness.request("introspect", name="eval-semaphore")["snapshots"]) == ["eval-semaphore"]
     assert "no snapshot nope" in harness.request("introspect", name="nope")["err"]
     harness.core.set_identity(OTHER, "uid:1001")
     assert harness.request("introspect", OTHER)["status"][-1] == "forbidden"
@@ -355,7 +355,7 @@ def test_an_agents_processor_time_is_added_up_over_its_workers(harness: CoreHarn
     harness.worker().send(FrameKind.HEARTBEAT, {"cpu_seconds": 2.5, "memory_bytes": 1000})
     harness.request("reset", session="work")
     harness.worker().send(FrameKind.HEARTBEAT, {"cpu_seconds": 1.0, "memory_bytes": 500})
-    assert harness.request("introspect", name="figures")["snapshots"]["figures"]["cpu-seconds"] == {"ada": 3.5}
+    assert harness.request("introspect", name="metrics")["snapshots"]["metrics"]["cpu-seconds"] == {"ada": 3.5}
 
 
 def test_many_readers_are_served_in_parts_and_each_hears_everything_once_and_in_order(harness: CoreHarness) -> None:
@@ -374,8 +374,8 @@ def test_many_readers_are_served_in_parts_and_each_hears_everything_once_and_in_
     assert max(map(len, parts)) <= 21
     harness.apply([*effects, *(effect for part in parts for effect in part)])
     worker.reply("e")
-    told = [_types(_received_events(harness, sent[peer])) for peer in readers]
-    assert told == [["eval/accepted", "eval/started", "eval/finished"]] * 49 + [[]]
+    results = [_types(_received_events(harness, sent[peer])) for peer in readers]
+    assert results == [["eval/accepted", "eval/started", "eval/finished"]] * 49 + [[]]
 
 
 def test_who_subscribes_while_an_event_is_half_told_hears_nothing_of_it(harness: CoreHarness) -> None:

@@ -149,7 +149,7 @@ def test_an_invalid_transition_names_session_state_and_move_and_what_led_there()
         session.transition("finish")
     text = str(raised.value)
     assert f"session work ({session.id}), epoch 1, is idle and cannot finish" in text
-    assert "moves before: take claimed dispatch finish" in text
+    assert "moves before: take assigned dispatch finish" in text
     assert "2:eval/accepted 3:eval/started 4:eval/finished" in text
     assert session.state == "idle"
 

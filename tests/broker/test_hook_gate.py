@@ -174,12 +174,12 @@ def test_a_verdict_is_an_event_of_its_session(harness: CoreHarness) -> None:
     harness.answer_hook(Block("no"), "guard/words")
     harness.eval(code="1", agent="ada")
     harness.answer_hook(ASKS, "guard/words")
-    told = [each for each in harness.events if isinstance(each, events.PolicyDecision)]
-    assert [(each.verdict, each.word, each.reason, each.hook, each.agent) for each in told] == [
+    results = [each for each in harness.events if isinstance(each, events.PolicyDecision)]
+    assert [(each.verdict, each.word, each.reason, each.hook, each.agent) for each in results] == [
         ("block", "hook-blocked", "no", "guard/words", "ada"),
         ("ask", "approval-needed", "because", "guard/words", "ada"),
     ]
-    assert {each.session for each in told} == {harness.session().id}
+    assert {each.session for each in results} == {harness.session().id}
 
 
 def test_a_key_may_be_used_again_for_what_was_not_let_run(harness: CoreHarness) -> None:

@@ -19,8 +19,8 @@ def evals(harness: CoreHarness) -> int:
 def test_a_repeat_of_an_eval_that_ended_reads_its_answer(harness: CoreHarness) -> None:
     harness.finish(harness.eval(idempotency_key="k", agent="ada"))
     again = harness.eval(idempotency_key="k", agent="ada", peer=b"p2")
-    told = harness.worker().frames(FrameKind.REQUEST)[-1][1]
-    assert (told["op"], told["id"], told["eval-id"], told["offset"]) == ("read", again, 1, 0)
+    result = harness.worker().frames(FrameKind.REQUEST)[-1][1]
+    assert (result["op"], result["id"], result["eval-id"], result["offset"]) == ("read", again, 1, 0)
     assert evals(harness) == 1
     harness.worker().reply(again, value="42")
     assert harness.final_reply(again)["value"] == "42"
@@ -69,7 +69,7 @@ def test_a_key_does_not_outlive_its_session_and_still_does_not_run_twice(harness
     harness.open()
     answer = harness.final_reply(harness.eval(idempotency_key="k"))
     assert answer["status"] == ["done", "error", "eval-not-found"]
-    assert answer["err"] == "the key's eval ended (done interrupted session-closed) and its session is gone"
+    assert answer["err"] == "the key's eval ended (done interrupted session-closed) and its session was closed"
     assert evals(harness) == 0
 
 

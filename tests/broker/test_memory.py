@@ -91,8 +91,8 @@ def test_an_identity_over_its_bound_loses_its_largest_session_and_others_none() 
     end = broker.final_reply(running)
     assert end["status"] == ["done", "error", "worker-lost"]
     assert end["state"] == "lost"
-    told = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this is the largest session of the identity that used most: 200 MiB"
-    assert end["cause"] == told
+    text = "killed: the sessions of self used 310 MiB, limit 300 MiB, and this is the largest session of the identity that used most: 200 MiB"
+    assert end["cause"] == text
     assert len(broker.killed) == 1
     assert broker.session("mine").worker is None
     assert broker.session("small").worker is not None
@@ -223,5 +223,5 @@ def test_info_says_what_is_left_for_a_session_and_stats_what_all_use() -> None:
         "memory"
     ]
     assert known == {"used": 0, "limit": None, "available": 400 * MIB}
-    told = broker.request("stats")["stats"]["memory"]
-    assert (told["used"], told["limit"], told["available"]) == (100 * MIB, 500 * MIB, 6 * GIB)
+    reply = broker.request("stats")["stats"]["memory"]
+    assert (reply["used"], reply["limit"], reply["available"]) == (100 * MIB, 500 * MIB, 6 * GIB)

@@ -160,10 +160,10 @@ def test_a_removal_that_cannot_be_or_takes_long_is_told(two: CoreHarness) -> Non
     assert two.final_reply(slow)["status"][-1] == "timeout"
     assert two.request("remove-environment", environment="@b")["status"][-1] == "busy"
     two.finish_removal()
-    gone = two.send("remove-environment", OTHER, environment="@a")
+    removal = two.send("remove-environment", OTHER, environment="@a")
     two.disconnect(OTHER)
     two.finish_removal()
-    assert two.is_pending(gone)
+    assert two.is_pending(removal)
     assert len(two.state.deadlines) == 1  # the sweep
     assert two.audited[-1].outcome == "client-gone"
 

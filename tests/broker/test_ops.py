@@ -28,8 +28,13 @@ def test_new_session_is_answered_when_its_worker_has_it(new_harness: Callable[..
     worker = harness.workers[1]
     worker.send_ready()
     assert harness.is_pending(asked)
-    claim = worker.frames(FrameKind.ASSIGN)[0][1]
-    assert (claim["session"], claim["name"], claim["cwd"], claim["env"]) == ("id-1", "work", "/src", ["A=1"])
+    assignment = worker.frames(FrameKind.ASSIGN)[0][1]
+    assert (assignment["session"], assignment["name"], assignment["cwd"], assignment["env"]) == (
+        "id-1",
+        "work",
+        "/src",
+        ["A=1"],
+    )
     worker.send_assigned()
     expected = {"id": asked, "status": ["done"], "session": "id-1", "name": "work", "epoch": 1, "created": True}
     assert harness.final_reply(asked) == expected | {"trusted": False, "cwd": "/src"}
@@ -71,8 +76,8 @@ def test_an_eval_is_passed_on_untouched_and_so_is_its_answer(harness: CoreHarnes
     body = b'{"op":"eval", "id":"x","session":"work","code":"6*7" , "mime":["image/png"], "unheard-of":1}'
     harness.send_raw(body)
     worker = harness.worker()
-    header, told = worker.frames(FrameKind.REQUEST)[0]
-    assert told == {"op": "eval", "id": "x", "session": "work", "code": "6*7", "mime": ["image/png"], "unheard-of": 1}
+    header, result = worker.frames(FrameKind.REQUEST)[0]
+    assert result == {"op": "eval", "id": "x", "session": "work", "code": "6*7", "mime": ["image/png"], "unheard-of": 1}
     assert (header.epoch, header.eval) == (1, 1)
     worker.reply("x", Outcome.NONE, FrameKind.OUTPUT, out="hello")
     worker.reply("x", Outcome.NONE, value="42")
@@ -155,9 +160,9 @@ def test_read_of_eval_zero_is_what_the_session_printed_by_itself(harness: CoreHa
 def test_info_is_completed_by_the_worker_from_what_the_broker_knows(harness: CoreHarness) -> None:
     harness.open(env=["A=1", "B=2"])
     asked = harness.send("info", session="work", variables=False)
-    told = harness.worker().frames(FrameKind.REQUEST)[0][1]
-    base = told["base"]
-    assert told["variables"] is False
+    result = harness.worker().frames(FrameKind.REQUEST)[0][1]
+    base = result["base"]
+    assert result["variables"] is False
     assert (base["name"], base["state"], base["epoch"], base["sandbox"]) == ("work", "idle", 1, "none")
     assert base["env"] == ["A", "B"]
     assert base["limits"]["max-sessions"] == Limits().max_sessions
@@ -199,7 +204,7 @@ def test_stats_count(harness: CoreHarness) -> None:
     assert stats["slots"] == {"taken": 1, "of": 10}
     assert stats["queued"] == {"total": 1, "by-agent": {"ada": 1}}
     assert stats["counts"] == {"evals.error": 1, "refused.session-not-found": 1}
-    assert stats["workers"] == {"starting": 0, "warm": 0, "claimed": 1}
+    assert stats["workers"] == {"starting": 0, "warm": 0, "assigned": 1}
 
 
 def test_every_session_that_is_not_throw_away_is_saved(harness: CoreHarness) -> None:

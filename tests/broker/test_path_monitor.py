@@ -81,8 +81,8 @@ class BrokenDirectory:
 def test_what_cannot_be_repaired_is_logged_once_until_it_is(tmp: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     place = BrokenDirectory(str(tmp))
-    troubles: list[list[str]] = []
-    places = PathMonitor([place], troubles.append)
+    problems: list[list[str]] = []
+    places = PathMonitor([place], problems.append)
     for says in (
         None,
         OSError(errno.EROFS, "Read-only file system"),
@@ -94,5 +94,5 @@ def test_what_cannot_be_repaired_is_logged_once_until_it_is(tmp: Path, caplog: p
         places.flush(1.0)
     text = f"{tmp}: Read-only file system; it cannot be recreated"
     assert caplog.messages == [text, "done"]
-    assert troubles == [[text], []]
+    assert problems == [[text], []]
     places.close()

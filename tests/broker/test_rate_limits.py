@@ -54,18 +54,18 @@ def test_a_window_is_idle_after_a_minute_of_silence() -> None:
 @given(limit=st.integers(1, 5), steps=st.lists(st.floats(0, 30), max_size=60))
 def test_the_window_agrees_with_counting(limit: int, steps: list[float]) -> None:
     window, now = SlidingWindow(), 0.0
-    heard: deque[float] = deque()
+    results: deque[float] = deque()
     for step in steps:
         now += step
-        while heard and heard[0] <= now - WINDOW_S:
-            heard.popleft()
+        while results and results[0] <= now - WINDOW_S:
+            results.popleft()
         retry = window.try_acquire(limit, now)
-        assert (retry == 0) == (len(heard) < limit)
-        heard.append(now)
+        assert (retry == 0) == (len(results) < limit)
+        results.append(now)
         # A request at the moment it names passes if nothing else is heard, one much before it would not.
         opens = now + retry / 1000 - WINDOW_S
-        assert sum(when > opens + 0.000_001 for when in heard) < limit + (retry == 0)
-        assert retry == 0 or sum(when > opens - 0.002 for when in heard) >= limit
+        assert sum(when > opens + 0.000_001 for when in results) < limit + (retry == 0)
+        assert retry == 0 or sum(when > opens - 0.002 for when in results) >= limit
 
 
 def test_a_connection_that_asks_too_much_is_told_when_to_come_back(new_harness: Callable[..., CoreHarness]) -> None:

@@ -37,9 +37,9 @@ def reload_config(harness: CoreHarness, reread: RereadResult) -> dict[str, Any]:
 
 def test_it_says_what_has_changed_and_what_needs_a_restart() -> None:
     harness = CoreHarness(audit=True)
-    told = reload_config(harness, config())
-    assert told["status"] == ["done"]
-    assert (told["reloaded"], told["needs-restart"]) == (["limits.max-sessions"], ["broker.tcp"])
+    result = reload_config(harness, config())
+    assert result["status"] == ["done"]
+    assert (result["reloaded"], result["needs-restart"]) == (["limits.max-sessions"], ["broker.tcp"])
     assert harness.event_types()[-1] == "config/reloaded"
     assert (
         "the config file was read again: limits.max-sessions changed; needs a restart: broker.tcp" in harness.log_lines
@@ -61,8 +61,8 @@ def test_quotas_of_identities_count_from_then_on() -> None:
     harness.core.set_identity(OTHER, "uid:7")
     reload_config(harness, config('[[identities]]\nname = "uid:7"\nquotas = { max-sessions = 1 }\n'))
     harness.request("new-session", OTHER, name="a")
-    told = harness.request("new-session", OTHER, name="b")
-    assert (told["status"][2:], told["limit-value"]) == (["session-limit-reached"], 1)
+    reply = harness.request("new-session", OTHER, name="b")
+    assert (reply["status"][2:], reply["limit-value"]) == (["session-limit-reached"], 1)
     reload_config(harness, config())
     assert "done" in harness.request("new-session", OTHER, name="c")["status"]
 
@@ -118,9 +118,9 @@ def test_warm_workers_and_idle_times_count_from_then_on() -> None:
 
 def test_a_file_that_cannot_be_used_changes_nothing_and_says_why() -> None:
     harness = CoreHarness(max_sessions=1, audit=True)
-    told = reload_config(harness, RereadResult(error="c.toml: limits.max-sessions: Expected `int`, got `str`"))
-    assert told["status"] == ["done", "error", "invalid-config"]
-    assert told["err"].endswith("nothing has changed: c.toml: limits.max-sessions: Expected `int`, got `str`")
+    result = reload_config(harness, RereadResult(error="c.toml: limits.max-sessions: Expected `int`, got `str`"))
+    assert result["status"] == ["done", "error", "invalid-config"]
+    assert result["err"].endswith("nothing has changed: c.toml: limits.max-sessions: Expected `int`, got `str`")
     assert harness.request("describe")["limits"]["max-sessions"] == 1
     assert "config/reloaded" not in harness.event_types()
 

@@ -65,7 +65,7 @@ class BrokerMachine(RuleBasedStateMachine):
     # What is most of an agent's life stands here more than once, to come more often.
     first = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS)(_eval)
     second = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS)(_eval)
-    throw_away = rule(peer=PEERS, session=st.none(), agent=AGENTS, wait_ms=WAITS)(_eval)
+    ephemeral_eval = rule(peer=PEERS, session=st.none(), agent=AGENTS, wait_ms=WAITS)(_eval)
     brief = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, timeout_ms=LIMITS_MS)(_eval)
     keyed = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, idempotency_key=KEYS)(_eval)
     exact = rule(peer=PEERS, session=NAMES, agent=AGENTS, wait_ms=WAITS, expect_epoch=st.integers(1, 2))(_eval)
@@ -118,7 +118,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.harness.send("reload-file" if reload else "load-file", self.peers[peer], session=session, file="/f")
 
     @rule(peer=PEERS, op=st.sampled_from(["complete", "lookup"]))
-    def asks_nobody(self, peer: int, op: str) -> None:
+    def query_broker(self, peer: int, op: str) -> None:
         """Without a session an ephemeral one answers."""
         self.harness.send(op, self.peers[peer], code="a", pos=1, symbol="a")
 
@@ -172,7 +172,7 @@ class BrokerMachine(RuleBasedStateMachine):
             if (worker.number, header.route) not in self.answered
         ]
 
-    def _claims(self) -> list[FakeWorker]:
+    def _assigns(self) -> list[FakeWorker]:
         return [
             w
             for w in self.harness.workers.values()
@@ -186,7 +186,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.ready.add(worker.number)
         worker.send_ready()
 
-    def _claim(self, worker: FakeWorker, error: str | None = None) -> None:
+    def _assign(self, worker: FakeWorker, error: str | None = None) -> None:
         self.answered.add((worker.number, -1))
         worker.send_assigned(error)
 
@@ -209,10 +209,10 @@ class BrokerMachine(RuleBasedStateMachine):
         undone, last = begun[-2:], max(begun, default=0)
         worker.send_rolled_back(request_id, last=last, undone=undone, redone=begun[-3:-2], cause=cause)
 
-    @precondition(lambda self: self._claimed())
+    @precondition(lambda self: self._assigned())
     @rule(pick=PICK, missed=st.sampled_from([0, 0, 1]))
     def crashes_and_goes_on(self, pick: int, missed: int) -> None:
-        workers = self._claimed()
+        workers = self._assigned()
         self._roll_back(workers[pick % len(workers)], None, "killed by SIGKILL", missed)
 
     @rule(peer=PEERS, pick=PICK, name=st.none() | NAMES)
@@ -230,32 +230,32 @@ class BrokerMachine(RuleBasedStateMachine):
         workers = self._unready()
         self._become_ready(workers[pick % len(workers)])
 
-    @precondition(lambda self: self._claimed())
+    @precondition(lambda self: self._assigned())
     @rule(pick=PICK, used=st.sampled_from([10, 300, 600, 900]))
     def uses_memory(self, pick: int, used: int) -> None:
-        workers = self._claimed()
+        workers = self._assigned()
         workers[pick % len(workers)].send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
 
-    def _claimed(self) -> list[FakeWorker]:
+    def _assigned(self) -> list[FakeWorker]:
         return [worker for worker in self.harness.workers.values() if worker.frames(FrameKind.ASSIGN)]
 
     @rule(left=st.sampled_from([20, 70, 5000, 5000]))
     def memory_of_the_machine_changes(self, left: int) -> None:
         self.harness.memory_reading = AvailableMemory(10_000, left)
 
-    @precondition(lambda self: self._claims())
+    @precondition(lambda self: self._assigns())
     @rule(pick=PICK, error=st.sampled_from([None, None, None, "no such directory"]))
-    def claims(self, pick: int, error: str | None) -> None:
-        workers = self._claims()
-        self._claim(workers[pick % len(workers)], error)
+    def assigns(self, pick: int, error: str | None) -> None:
+        workers = self._assigns()
+        self._assign(workers[pick % len(workers)], error)
 
-    @precondition(lambda self: self._unready() or self._claims())
+    @precondition(lambda self: self._unready() or self._assigns())
     @rule()
     def workers_come_up(self) -> None:
         for worker in self._unready():
             self._become_ready(worker)
-        for worker in self._claims():
-            self._claim(worker)
+        for worker in self._assigns():
+            self._assign(worker)
 
     @precondition(lambda self: self._waiting_asks())
     @rule(pick=PICK, outcome=ENDINGS)
@@ -348,13 +348,13 @@ class BrokerMachine(RuleBasedStateMachine):
     def _obey(self) -> None:
         """Let hooks allow every eval, and every worker answer at once."""
         judges = self.harness.hook_requests
-        while judges or (unready := self._unready()) or (claims := self._claims()) or (asks := self._waiting_asks()):
+        while judges or (unready := self._unready()) or (assigns := self._assigns()) or (asks := self._waiting_asks()):
             if judges:
                 self.harness.answer_hook(Allow())
             elif unready:
                 self._become_ready(unready[0])
-            elif claims:
-                self._claim(claims[0])
+            elif assigns:
+                self._assign(assigns[0])
             else:
                 self._answer(asks[0], Outcome.OK)
             self.holds()

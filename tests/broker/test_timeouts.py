@@ -51,7 +51,7 @@ def test_code_that_ignores_the_interrupt_loses_its_worker_after_the_grace(harnes
     assert harness.session().lost_cause is None  # the caller has been told
     harness.finish(harness.eval())
     assert harness.worker().number != number
-    assert harness.worker().frames(FrameKind.ASSIGN)[0][1]["lost"] is None
+    assert harness.worker().frames(FrameKind.ASSIGN)[0][1]["lost_cause"] is None
 
 
 def test_no_grace_means_no_grace(new_harness: Callable[..., CoreHarness]) -> None:
@@ -107,7 +107,7 @@ def test_an_eval_that_waits_past_its_time_limit_never_runs_and_the_next_one_does
         "eval-id": 2,
         "epoch": 1,
         "state": "kept",
-        "hint": "another eval of the session, or the limit of concurrent evals, held it up",
+        "hint": "it waited for another eval of the session, or for a free slot",
         "max-eval-time-ms": 1000,
     }
     harness.finish(running)

@@ -292,13 +292,13 @@ class _StuckStore:
         import threading
 
         self.go = threading.Event()
-        self.kept: list[bytes] = []
+        self.entries: list[bytes] = []
 
     def open(self, _: TranscriptInfo) -> None:
         self.go.wait(20)
 
     def append(self, _: str, entries: list[bytes]) -> None:
-        self.kept += entries
+        self.entries += entries
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *_: 0
@@ -314,5 +314,5 @@ def test_a_disk_that_hangs_holds_nobody_up_and_what_waits_for_it_is_bounded() ->
     assert transcript.lost_events > 20
     stuck.go.set()
     transcript.close()
-    assert len(stuck.kept) == 40 - transcript.lost_events
+    assert len(stuck.entries) == 40 - transcript.lost_events
     assert transcript.snapshot()["pending-bytes"] == 0

@@ -87,7 +87,7 @@ def test_an_answer_to_an_eval_that_was_not_sent_yet_is_dropped(new_harness: Call
     harness.finish(asked)
 
 
-def test_a_session_is_claimed_once_and_in_its_epoch(new_harness: Callable[..., CoreHarness]) -> None:
+def test_a_session_is_assigned_once_and_in_its_epoch(new_harness: Callable[..., CoreHarness]) -> None:
     harness = new_harness(auto=False)
     opening = harness.send("new-session", name="work")
     worker = harness.workers[1]
@@ -103,10 +103,10 @@ def test_a_session_is_claimed_once_and_in_its_epoch(new_harness: Callable[..., C
 def test_ready_twice_makes_no_second_worker(harness: CoreHarness) -> None:
     harness.open()
     harness.worker().send_ready()
-    assert harness.request("stats")["stats"]["workers"] == {"starting": 0, "warm": 0, "claimed": 1}
+    assert harness.request("stats")["stats"]["workers"] == {"starting": 0, "warm": 0, "assigned": 1}
 
 
-def test_a_claimed_from_a_worker_without_a_session_is_ignored(new_harness: Callable[..., CoreHarness]) -> None:
+def test_an_assigned_from_a_worker_without_a_session_is_ignored(new_harness: Callable[..., CoreHarness]) -> None:
     harness = new_harness(warm=1)
     harness.workers[1].send(FrameKind.ASSIGNED, {"error": "eh"}, epoch=1)
     harness.open()

@@ -12,7 +12,7 @@ from replwire.link import FrameKind
 
 def cause_of_loss(harness: CoreHarness) -> str | None:
     """Return the cause of the last worker's loss that the session's worker was given."""
-    notice: str | None = harness.worker().frames(FrameKind.ASSIGN)[0][1]["lost"]
+    notice: str | None = harness.worker().frames(FrameKind.ASSIGN)[0][1]["lost_cause"]
     return notice
 
 
@@ -112,8 +112,8 @@ def test_a_reset_gives_a_fresh_worker_and_counts_up(harness: CoreHarness) -> Non
         "state": "lost",
     }
     assert harness.killed == [number]
-    claim = harness.worker().frames(FrameKind.ASSIGN)[0][1]
-    assert (claim["cwd"], claim["env"], claim["lost"]) == ("/src", ["A=1"], None)
+    assignment = harness.worker().frames(FrameKind.ASSIGN)[0][1]
+    assert (assignment["cwd"], assignment["env"], assignment["lost_cause"]) == ("/src", ["A=1"], None)
     assert harness.request("reset", session="work")["epoch"] == 3
     harness.finish(harness.eval(expect_epoch=3))
 
@@ -122,8 +122,8 @@ def test_a_reset_says_what_it_ended(harness: CoreHarness) -> None:
     running, queued, waiting = harness.eval(), harness.eval(), harness.send("info", session="work")
     harness.request("reset", session="work", agent="ada")
     errs = [harness.final_reply(each)["err"] for each in (running, queued, waiting)]
-    told = "session reset: reset by ada"
-    assert errs == [told, f"{told}; this eval was queued and never ran", told]
+    text = "session reset: reset by ada"
+    assert errs == [text, f"{text}; this eval was queued and never ran", text]
     for each in (running, queued, waiting):
         assert harness.final_reply(each)["status"] == ["done", "error", "session-reset"]
         assert (harness.final_reply(each)["cause"], harness.final_reply(each)["epoch"]) == ("reset by ada", 2)
@@ -197,7 +197,7 @@ def test_closing_a_session_whose_worker_starts_leaves_the_worker_to_others(
     harness.request("close", session="work")
     assert harness.final_reply(opening)["status"] == ["done", "error", "session-not-found"]
     harness.workers[1].send_ready()
-    assert harness.request("stats")["stats"]["workers"] == {"starting": 0, "warm": 1, "claimed": 0}
+    assert harness.request("stats")["stats"]["workers"] == {"starting": 0, "warm": 1, "assigned": 0}
     other = harness.send("new-session", name="other")
     harness.workers[1].send_assigned()
     assert harness.final_reply(other)["status"] == ["done"]

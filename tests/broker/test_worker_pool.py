@@ -14,7 +14,7 @@ STARTING_AT_ONCE = 8
 def counts(harness: CoreHarness) -> tuple[int, int, int]:
     """Return the numbers of starting, warm and assigned workers."""
     count = harness.core.scheduler.pool.count_by_state()
-    return count["starting"], count["warm"], count["claimed"]
+    return count["starting"], count["warm"], count["assigned"]
 
 
 def test_the_pool_is_filled_at_the_start_and_behind_each_session(new_harness: Callable[..., CoreHarness]) -> None:

@@ -87,7 +87,7 @@ def shell(short: Path) -> Iterator[Shell]:
     shell.reap()
 
 
-def _ended(shell: Shell) -> Iterator[Shell]:
+def _until_exit(shell: Shell) -> Iterator[Shell]:
     yield shell
     shell.run("shutdown")
     shell.reap()
@@ -97,10 +97,10 @@ def _ended(shell: Shell) -> Iterator[Shell]:
 def live() -> Iterator[Shell]:
     """Commands that share one real broker, which the first of them starts; ended with the module's tests."""
     for directory in _short():
-        yield from _ended(Shell(directory))
+        yield from _until_exit(Shell(directory))
 
 
 @pytest.fixture
 def alone(short: Path) -> Iterator[Shell]:
     """Commands with a real broker of the test's own."""
-    yield from _ended(Shell(short))
+    yield from _until_exit(Shell(short))

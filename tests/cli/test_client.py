@@ -46,8 +46,8 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         client.stdin("w", "x\n"), client.sessions(), client.jobs("w"), client.info("w", variables=False)
         client.read("w", 2, wait=1), client.stats(), client.describe(), client.ping(), client.shutdown()
         client.share("w", "read"), client.share("w", "none", "ada"), client.transfer("w", "ada")
-    heard = [broker.next_request() for _ in range(18)]
-    assert [request["op"] for request in heard] == [
+    results = [broker.next_request() for _ in range(18)]
+    assert [request["op"] for request in results] == [
         "new-session",
         "reset",
         "interrupt",
@@ -67,14 +67,14 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         "share",
         "transfer",
     ]
-    assert {request["agent"] for request in heard} == {"me"}
-    assert (heard[0]["env"], heard[0]["if-exists"]) == (["A=1"], "reuse")
-    assert [(request.get("who"), request.get("level")) for request in heard[-3:]] == [
+    assert {request["agent"] for request in results} == {"me"}
+    assert (results[0]["env"], results[0]["if-exists"]) == (["A=1"], "reuse")
+    assert [(request.get("who"), request.get("level")) for request in results[-3:]] == [
         ("*", "read"),
         ("ada", "none"),
         ("ada", None),
     ]
-    assert (heard[2]["interrupt-id"], heard[10]["eval-id"], heard[10]["wait-ms"]) == (3, 2, 1000)
+    assert (results[2]["interrupt-id"], results[10]["eval-id"], results[10]["wait-ms"]) == (3, 2, 1000)
 
 
 def test_a_refusal_of_any_operation_raises(stub: Start) -> None:

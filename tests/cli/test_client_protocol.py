@@ -20,7 +20,7 @@ def begin(**options: Any) -> tuple[ClientProtocol, PendingRequest]:
     return talk, gathering
 
 
-def hear(talk: ClientProtocol, gathering: PendingRequest, *messages: dict[str, Any]) -> None:
+def deliver(talk: ClientProtocol, gathering: PendingRequest, *messages: dict[str, Any]) -> None:
     for message in messages:
         talk.receive(json.dumps({"id": gathering.request_id, **message}).encode())
 
@@ -46,25 +46,25 @@ def test_a_throw_away_eval_names_no_session() -> None:
 
 
 def test_a_connection_begins_with_the_clients_version_and_says_it_no_more_once_it_is_answered() -> None:
-    told: list[str] = []
-    talk = ClientProtocol(None, "p-", on_mismatch=told.append)
+    results: list[str] = []
+    talk = ClientProtocol(None, "p-", on_mismatch=results.append)
 
     def says() -> bool:
         gathering, body = talk.send("ping", {})
         if talk.broker_version is None:
-            hear(talk, gathering, {"broker-version": "99.0"}, {"status": ["done", "pong"]})
+            deliver(talk, gathering, {"broker-version": "99.0"}, {"status": ["done", "pong"]})
         return "client-version" in json.loads(body)
 
-    assert [says(), says(), talk.broker_version, len(told)] == [True, False, "99.0", 1]
+    assert [says(), says(), talk.broker_version, len(results)] == [True, False, "99.0", 1]
     talk.connection_lost(ReplError("broker-lost", "gone"))
     assert [talk.send("ping", {})[1].count(b"client-version") for _ in range(2)] == [1, 1]
     gathering, _ = talk.send("ping", {})
-    hear(talk, gathering, {"status": ["done", "pong"]})
-    assert (talk.broker_version, len(told)) == (None, 1)
+    deliver(talk, gathering, {"status": ["done", "pong"]})
+    assert (talk.broker_version, len(results)) == (None, 1)
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
+    ("ours", "theirs", "expected"),
     [
         ("0.10.0", "0.9", "the broker (replctl 0.9) is older than this client (0.10.0): `replctl shutdown`"),
         ("0.9", "1", "this client (0.9) is older than the broker (replctl 1): upgrade it"),
@@ -72,8 +72,8 @@ def test_a_connection_begins_with_the_clients_version_and_says_it_no_more_once_i
         ("1.0", "unknown", "older than this client (1.0)"),
     ],
 )
-def test_two_versions_are_said_with_which_is_older_and_what_to_do(ours: str, theirs: str, said: str) -> None:
-    assert said in describe_mismatch(ours, theirs)
+def test_two_versions_are_said_with_which_is_older_and_what_to_do(ours: str, theirs: str, expected: str) -> None:
+    assert expected in describe_mismatch(ours, theirs)
 
 
 def test_ids_are_never_used_twice() -> None:
@@ -90,7 +90,7 @@ def test_code_that_is_no_unicode_is_refused_before_it_is_sent() -> None:
 def test_chunks_are_joined_and_told_live_in_their_order() -> None:
     live: list[tuple[str, str]] = []
     talk, gathering = begin(on_output=lambda stream, text: live.append((stream, text)))
-    hear(
+    deliver(
         talk,
         gathering,
         {"out": "a"},
@@ -108,16 +108,16 @@ def test_chunks_are_joined_and_told_live_in_their_order() -> None:
 def test_answers_of_two_requests_that_interleave_are_told_apart() -> None:
     talk, first = begin()
     second, _ = talk.send("eval", {"code": "2"})
-    hear(talk, first, {"out": "1"})
-    hear(talk, second, {"out": "2"}, {"status": ["done"]})
-    hear(talk, first, {"status": ["done"]})
+    deliver(talk, first, {"out": "1"})
+    deliver(talk, second, {"out": "2"}, {"status": ["done"]})
+    deliver(talk, first, {"status": ["done"]})
     assert (eval_result(first).out, eval_result(second).out) == ("1", "2")
 
 
 def test_a_message_that_nobody_waits_for_is_dropped() -> None:
     talk, gathering = begin()
     talk.forget(gathering)
-    hear(talk, gathering, {"status": ["done"]})
+    deliver(talk, gathering, {"status": ["done"]})
     assert gathering.final is None
 
 
@@ -135,7 +135,7 @@ def test_an_error_without_an_id_is_not_lost() -> None:
 
 def test_a_refusal_raises_with_the_word_the_sentence_and_when_to_try_again() -> None:
     talk, gathering = begin()
-    hear(talk, gathering, {"status": ["done", "error", "rate-limited"], "err": "slow down", "retry-after-ms": 70})
+    deliver(talk, gathering, {"status": ["done", "error", "rate-limited"], "err": "slow down", "retry-after-ms": 70})
     with pytest.raises(ReplError) as caught:
         eval_result(gathering)
     error = caught.value
@@ -157,7 +157,7 @@ def test_how_the_code_ended_is_a_result_with_its_output_and_no_exception(
     status: list[str], exit_code: ExitCode
 ) -> None:
     talk, gathering = begin()
-    hear(talk, gathering, {"out": "partial"}, {"status": status, "err": "why"})
+    deliver(talk, gathering, {"out": "partial"}, {"status": status, "err": "why"})
     got = eval_result(gathering)
     assert (got.out, got.exit, got.ok) == ("partial", exit_code, False)
     with pytest.raises(ReplError) as caught:
@@ -168,7 +168,7 @@ def test_how_the_code_ended_is_a_result_with_its_output_and_no_exception(
 
 def test_the_sentence_of_an_error_is_not_taken_for_text_of_stderr() -> None:
     talk, gathering = begin()
-    hear(
+    deliver(
         talk,
         gathering,
         {"err": "warned\n"},
@@ -180,7 +180,7 @@ def test_the_sentence_of_an_error_is_not_taken_for_text_of_stderr() -> None:
 
 def test_raise_for_error_raises_what_the_code_raised_by_type_and_message() -> None:
     talk, gathering = begin()
-    hear(talk, gathering, {"status": ["done", "error"], "err": "x", "ex": {"type": "KeyError", "message": "'k'"}})
+    deliver(talk, gathering, {"status": ["done", "error"], "err": "x", "ex": {"type": "KeyError", "message": "'k'"}})
     with pytest.raises(CodeError) as caught:
         eval_result(gathering).raise_for_error()
     assert (caught.value.exception_type, caught.value.exception_message, str(caught.value)) == (
@@ -192,24 +192,26 @@ def test_raise_for_error_raises_what_the_code_raised_by_type_and_message() -> No
 
 def test_a_defect_of_the_broker_is_no_result_of_the_code() -> None:
     talk, gathering = begin()
-    hear(talk, gathering, {"status": ["done", "error", "internal-error"], "err": "x", "correlation-id": "c"})
+    deliver(talk, gathering, {"status": ["done", "error", "internal-error"], "err": "x", "correlation-id": "c"})
     with pytest.raises(ReplError) as caught:
         eval_result(gathering)
     assert caught.value.code == "internal-error"
 
 
 def test_statuses_that_are_not_the_end_are_told_and_not_merged() -> None:
-    told: list[list[str] | None] = []
-    talk, gathering = begin(on_status=lambda reply: told.append(reply.status))
-    hear(talk, gathering, {"status": ["queued"], "queue-position": 2}, {"status": ["need-input"]}, {"status": ["done"]})
-    assert told == [["queued"], ["need-input"]]
+    results: list[list[str] | None] = []
+    talk, gathering = begin(on_status=lambda reply: results.append(reply.status))
+    deliver(
+        talk, gathering, {"status": ["queued"], "queue-position": 2}, {"status": ["need-input"]}, {"status": ["done"]}
+    )
+    assert results == [["queued"], ["need-input"]]
     assert eval_result(gathering).queue_position is None
 
 
 def test_an_answer_that_is_no_eval_is_its_last_reply() -> None:
     talk = ClientProtocol(None, "p-")
     gathering, _ = talk.send("new-session", {"name": "work"})
-    hear(talk, gathering, {"status": ["done"], "session": "u-1", "name": "work", "created": True})
+    deliver(talk, gathering, {"status": ["done"], "session": "u-1", "name": "work", "created": True})
     assert final_reply(gathering).session == "u-1"
 
 

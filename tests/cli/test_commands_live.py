@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conftest import Shell
 
 
-def asked(live: Shell, *args: str) -> Any:
+def run_json(live: Shell, *args: str) -> Any:
     """A command's answer as JSON."""
     return json.loads(live.run(*args, "--json").stdout)
 
@@ -34,7 +34,7 @@ def test_state_stays_in_a_session_and_its_opening_is_told_once(live: Shell) -> N
 
 
 def test_a_session_works_in_the_directory_it_was_asked_for_from(live: Shell) -> None:
-    assert asked(live, "eval", "-s", "here", "import os; os.getcwd()")["value"] == repr(os.getcwd())
+    assert run_json(live, "eval", "-s", "here", "import os; os.getcwd()")["value"] == repr(os.getcwd())
 
 
 def test_a_traceback_goes_to_stderr_and_the_exit_code_is_1(live: Shell) -> None:
@@ -50,7 +50,7 @@ def test_a_time_limit_interrupts_and_keeps_what_was_printed(live: Shell) -> None
 
 
 def test_what_runs_past_the_wait_is_read_later(live: Shell) -> None:
-    waiting = asked(live, "eval", "-s", "later", "--wait", "0", "input(); 7")
+    waiting = run_json(live, "eval", "-s", "later", "--wait", "0", "input(); 7")
     assert waiting["exit"] == 9
     live.run("stdin", "later", "go")
     ran = live.run("read", "later", str(waiting["eval-id"]), "--wait", "20s")
@@ -67,7 +67,7 @@ def test_an_eval_is_interrupted_from_elsewhere(live: Shell) -> None:
     process = live.start("eval", "-s", "other", "print('on', flush=True)\nwhile True: pass")
     assert process.stdout is not None
     assert process.stdout.readline() == b"on\n"
-    assert asked(live, "interrupt", "other")["interrupted"] == ["other"]
+    assert run_json(live, "interrupt", "other")["interrupted"] == ["other"]
     assert process.wait(TIMEOUT_S) == 7
 
 
@@ -88,7 +88,7 @@ def test_a_crash_is_told_and_the_next_eval_has_a_fresh_worker(live: Shell) -> No
 
 def test_a_reset_forgets_everything_and_counts_up(live: Shell) -> None:
     live.run("eval", "-s", "reset", "x = 1")
-    assert asked(live, "reset", "reset")["epoch"] == 2
+    assert run_json(live, "reset", "reset")["epoch"] == 2
     assert live.run("eval", "-s", "reset", "x").returncode == 1
 
 
@@ -98,26 +98,26 @@ def test_a_reset_and_a_clone_say_that_the_directory_is_gone(live: Shell, tmp_pat
     assert "directory" not in live.run("reset", "astray").stderr
     shutil.rmtree(tmp_path / "gone")  # protected names are held in it while a session works there
     assert "has no working directory" in live.run("reset", "astray").stderr
-    assert "has no working directory" in asked(live, "reset", "astray")["notice"]
+    assert "has no working directory" in run_json(live, "reset", "astray")["notice"]
     assert "has no working directory" in live.run("clone", "astray", "astray-2").stderr
 
 
 def test_sessions_are_opened_listed_told_of_and_closed(live: Shell) -> None:
     assert live.run("new", "listed").stdout == "listed\n"
     assert live.run("new", "listed").returncode == 4
-    assert asked(live, "new", "listed", "--reuse")["created"] is not True
+    assert run_json(live, "new", "listed", "--reuse")["created"] is not True
     live.run("eval", "-s", "listed", "word = 'seen'")
     assert "listed" in live.run("ls").stdout
     assert "word: str" in live.run("info", "listed").stdout
-    assert [job["code"] for job in asked(live, "jobs", "listed")["jobs"]] == ["word = 'seen'"]
-    closed = asked(live, "close", "listed")
+    assert [job["code"] for job in run_json(live, "jobs", "listed")["jobs"]] == ["word = 'seen'"]
+    closed = run_json(live, "close", "listed")
     assert (closed["closed"], live.run("info", "listed").returncode) == (["listed"], 4)
 
 
 def test_of_several_that_are_closed_each_has_its_own_fate(live: Shell) -> None:
     live.run("new", "shut")
-    told = asked(live, "close", "nobody", "shut")
-    assert (told["closed"], [each["word"] for each in told["failed"]], told["exit"]) == (
+    result = run_json(live, "close", "nobody", "shut")
+    assert (result["closed"], [each["word"] for each in result["failed"]], result["exit"]) == (
         ["shut"],
         ["session-not-found"],
         4,
@@ -125,15 +125,15 @@ def test_of_several_that_are_closed_each_has_its_own_fate(live: Shell) -> None:
 
 
 def test_a_throw_away_eval_leaves_no_session(live: Shell) -> None:
-    before = {entry["session"] for entry in asked(live, "ls")["sessions"]}
-    assert asked(live, "eval", "--ephemeral", "1")["ephemeral"] is True
-    assert {entry["session"] for entry in asked(live, "ls")["sessions"]} <= before
+    before = {entry["session"] for entry in run_json(live, "ls")["sessions"]}
+    assert run_json(live, "eval", "--ephemeral", "1")["ephemeral"] is True
+    assert {entry["session"] for entry in run_json(live, "ls")["sessions"]} <= before
 
 
 def test_status_says_what_the_broker_does(live: Shell) -> None:
     live.run("eval", "1")
-    assert asked(live, "status")["stats"]["sessions"] >= 1
-    assert asked(live, "version")["broker"]["protocol"]
+    assert run_json(live, "status")["stats"]["sessions"] >= 1
+    assert run_json(live, "version")["broker"]["protocol"]
 
 
 def test_blocks_from_a_pipe_run_one_by_one_in_the_session(live: Shell) -> None:
@@ -142,7 +142,7 @@ def test_blocks_from_a_pipe_run_one_by_one_in_the_session(live: Shell) -> None:
 
 
 def test_output_that_is_long_arrives_whole(live: Shell) -> None:
-    got = asked(live, "eval", "-s", "long", "for i in range(20000): print('x' * 40)")
+    got = run_json(live, "eval", "-s", "long", "for i in range(20000): print('x' * 40)")
     assert len(got["out"]) + (got["dropped-bytes"] or 0) == 820_000
 
 
@@ -160,8 +160,8 @@ def test_of_twenty_first_callers_one_starts_the_broker(alone: Shell) -> None:
 
 
 def test_after_a_broker_was_killed_the_next_command_starts_one_and_says_what_was_lost(alone: Shell) -> None:
-    told = alone.run("eval", "-s", "gone", "x = 1").stderr
-    broker = int(told.partition("(pid ")[2].partition(")")[0])
+    result = alone.run("eval", "-s", "gone", "x = 1").stderr
+    broker = int(result.partition("(pid ")[2].partition(")")[0])
     os.kill(broker, signal.SIGKILL)
     ran = alone.run("eval", "1")
     assert (ran.returncode, ran.stdout) == (0, "1\n")
@@ -215,10 +215,10 @@ def test_a_broken_config_file_takes_neither_the_settings_nor_the_help_away(shell
     assert rows["limits.max-history"] == [str(file), "7"]
     assert rows["limits.max-sessions"] == ["default", "100"]
     assert max(map(len, ran.stdout.splitlines()[:10])) < 80 + len(str(file))
-    told = json.loads(shell.run("config", "show", "--json", "--config", str(file)).stdout)
-    assert told["status"] == ["done", "error", "invalid-config"]
-    assert len(told["problems"]) == 2
-    assert told["settings"]["limits.max-history"]["value"] == 7
+    result = json.loads(shell.run("config", "show", "--json", "--config", str(file)).stdout)
+    assert result["status"] == ["done", "error", "invalid-config"]
+    assert len(result["problems"]) == 2
+    assert result["settings"]["limits.max-history"]["value"] == 7
     file.write_text("[limits\n")
     for words in (("config", "show"), ("--help",), ("doctor",)):
         ran = shell.run(*words, REPLCTL_CONFIG=str(file))

@@ -1,4 +1,4 @@
-"""What `deploy/` holds agrees with the code and with itself, and a stop as systemd does it drains."""
+"""Files of `deploy/` agree with the code and with each other, and a stop as systemd does it drains."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def config() -> Config:
 
 
 def environment_in(name: str) -> dict[str, str]:
-    """What a file sets of replctl's environment."""
+    """Return the environment variables of replctl that a file sets."""
     return dict(re.findall(r"\b(REPLCTL_[A-Z_]+)=([^\s\\]+)", text(name)))
 
 
@@ -116,10 +116,10 @@ def test_the_container_has_the_same_places_and_what_the_sandbox_needs(service: d
 def test_systemd_finds_nothing_wrong_with_the_units(short: Path) -> None:
     unit = short / "replctl.service"
     unit.write_text(text("replctl.service").replace("/opt/replctl/bin/replctl", sys.executable))
-    door = short / "replctl.socket"
-    door.write_text(text("replctl.socket"))
+    listener = short / "replctl.socket"
+    listener.write_text(text("replctl.socket"))
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit), str(door)],
+        ["systemd-analyze", "verify", "--man=no", str(unit), str(listener)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -143,10 +143,10 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
     while "queued" not in alone.run("jobs", "second").stdout:
         assert queued.poll() is None
     broker.send_signal(getattr(signal, service["KillSignal"]))
-    told = json.loads(queued.communicate(timeout=TIMEOUT_S)[0])
+    result = json.loads(queued.communicate(timeout=TIMEOUT_S)[0])
     alone.run("stdin", "first", "7")
     ended = json.loads(running.communicate(timeout=TIMEOUT_S)[0])
-    assert (told["word"], told["value"]) == ("shutdown", None)
+    assert (result["word"], result["value"]) == ("shutdown", None)
     assert (ended["value"], ended["word"]) == ("7", None)
     assert broker.wait(TIMEOUT_S) == 0
     assert sorted(path.name for path in (short / "run").iterdir()) == ["broker.sock.lock"]
@@ -157,22 +157,22 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
 def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(alone: Shell, short: Path) -> None:
     """As systemd does it: descriptor 3 listens already, and the process that runs is told so by its pid."""
     path = short / "door.sock"
-    with socket.socket(socket.AF_UNIX) as door:
-        door.bind(str(path))
-        door.listen()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
         pass_on = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
         broker = subprocess.Popen(
-            [sys.executable, "-c", pass_on, str(door.fileno()), sys.executable, "-m", "replctl", "serve", "--json"],
+            [sys.executable, "-c", pass_on, str(listener.fileno()), sys.executable, "-m", "replctl", "serve", "--json"],
             env=command_environment(alone.state, LISTEN_FDS="1"),
-            pass_fds=[door.fileno()],
+            pass_fds=[listener.fileno()],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert broker.stdout is not None
         with broker, broker.stdout:
             try:
-                told = json.loads(broker.stdout.readline())
-                assert told["listening"][-1] == f"ipc://{path}"
+                result = json.loads(broker.stdout.readline())
+                assert result["listening"][-1] == f"ipc://{path}"
                 for _ in range(2):
                     assert alone.run("eval", "--endpoint", f"ipc://{path}", "--no-start", "6*7").stdout == "42\n"
             finally:

@@ -278,12 +278,12 @@ def test_an_old_python_and_another_system_fail() -> None:
 
 
 def test_a_full_disk_fails_and_a_small_one_is_warned_of(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(free: int, files: int = 10_000) -> Finding:
+    def finding(free: int, files: int = 10_000) -> Finding:
         fields = (4096, 4096, 10**9, free // 4096, free // 4096, 10**6, files, files, 0, 255)
         monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
         return next(iter(host.disk(Config(), str(short / "not" / "yet"), str(short))))
 
-    levels = [found(1 << 20).level, found(1 << 40, files=0).level, found(64 << 20).level, found(1 << 40).level]
+    levels = [finding(1 << 20).level, finding(1 << 40, files=0).level, finding(64 << 20).level, finding(1 << 40).level]
     assert levels == ["fail", "fail", "warn", "ok"]
 
 

@@ -39,7 +39,7 @@ def test_output_and_value_go_to_stdout_and_the_rest_to_stderr(stub: Start, shell
 
 
 @pytest.mark.parametrize(
-    ("fields", "code", "told"),
+    ("fields", "code", "expected"),
     [
         (
             {
@@ -75,10 +75,10 @@ def test_output_and_value_go_to_stdout_and_the_rest_to_stderr(stub: Start, shell
     ],
 )
 def test_each_end_has_its_exit_code_and_its_words(
-    stub: Start, shell: Shell, fields: dict[str, Any], code: int, told: str
+    stub: Start, shell: Shell, fields: dict[str, Any], code: int, expected: str
 ) -> None:
     ran = shell.run("eval", "--endpoint", stub(ends(**fields)).endpoint, "x")
-    assert (ran.returncode, ran.stdout.rstrip(), ran.stderr) == (code, "hello", "warn\n" + told)
+    assert (ran.returncode, ran.stdout.rstrip(), ran.stderr) == (code, "hello", "warn\n" + expected)
 
 
 def test_json_is_one_line_with_every_field_whatever_the_end(stub: Start, shell: Shell) -> None:
@@ -114,8 +114,8 @@ def test_code_comes_from_a_file_or_from_stdin_too(stub: Start, shell: Shell) -> 
 )
 def test_usage_errors_exit_with_2_and_ask_nobody(shell: Shell, args: tuple[str, ...]) -> None:
     assert shell.run("eval", "--no-start", *args).returncode == 2
-    told = json.loads(shell.run("eval", "--json", "--no-start", *args).stdout)
-    assert (told["exit"], told["word"]) == (2, "invalid-request")
+    result = json.loads(shell.run("eval", "--json", "--no-start", *args).stdout)
+    assert (result["exit"], result["word"]) == (2, "invalid-request")
 
 
 def test_without_a_broker_and_leave_to_start_one_it_exits_with_3(shell: Shell) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import Shell
 
 
-def asked(shell: Shell, *args: str) -> Any:
+def run_json(shell: Shell, *args: str) -> Any:
     """A command's answer as JSON."""
     return json.loads(shell.run(*args, "--json").stdout)
 
@@ -36,8 +36,8 @@ def shop(live: Shell) -> Shell:
 def test_complete_prints_ways_to_go_on(shop: Shell) -> None:
     assert shop.run("complete", "-s", "shop", "bask").stdout == "basket\n"
     assert shop.run("complete", "-s", "shop", "basket.set").stdout == "setdefault\n"
-    told = asked(shop, "complete", "-s", "shop", "é = bask + 1", "--pos", "8")
-    assert ([each["text"] for each in told["completions"]], told["start"]) == (["basket"], 5)  # bytes of UTF-8
+    result = run_json(shop, "complete", "-s", "shop", "é = bask + 1", "--pos", "8")
+    assert ([each["text"] for each in result["completions"]], result["start"]) == (["basket"], 5)  # bytes of UTF-8
     assert shop.run("complete", "--runtime", "bash", "printf -v na; unse").stdout == "unset\n"
 
 
@@ -46,7 +46,7 @@ def test_lookup_prints_what_a_name_means(shop: Shell) -> None:
     assert lines[0] == "price(amount: float, rate: float = 1.2): function"
     assert "What it costs." in lines
     assert shop.run("lookup", "-s", "shop", "basket").stdout.startswith("basket: dict\n")
-    assert asked(shop, "lookup", "dumps", "-s", "shop", "--module", "json")["found"] is True
+    assert run_json(shop, "lookup", "dumps", "-s", "shop", "--module", "json")["found"] is True
     nothing = shop.run("lookup", "-s", "shop", "nonsense")
     assert (nothing.returncode, nothing.stdout, nothing.stderr) == (
         4,
@@ -58,7 +58,7 @@ def test_lookup_prints_what_a_name_means(shop: Shell) -> None:
 def test_vars_prints_names_with_type_and_preview(shop: Shell) -> None:
     lines = shop.run("vars", "shop").stdout.splitlines()
     assert lines[0] == "basket: dict 1"
-    assert [each["name"] for each in asked(shop, "vars", "shop")["variables"]] == ["basket", "price"]
+    assert [each["name"] for each in run_json(shop, "vars", "shop")["variables"]] == ["basket", "price"]
     assert shop.run("vars", "nobody").returncode == 4
 
 
@@ -69,7 +69,7 @@ def test_history_prints_code_and_how_it_ended(shop: Shell) -> None:
         "# 3 (error",
     ]
     assert "1/0" in text
-    assert asked(shop, "history", "shop", "--grep", "basket")["count"] == 1
+    assert run_json(shop, "history", "shop", "--grep", "basket")["count"] == 1
 
 
 def test_stack_shows_where_the_code_is(shop: Shell) -> None:
@@ -78,7 +78,7 @@ def test_stack_shows_where_the_code_is(shop: Shell) -> None:
     assert process.stdout.readline() == b"on\n"
     text = shop.run("stack", "stuck").stdout
     assert "  wait at <stuck:1>:3\n" in text
-    assert asked(shop, "stack", "stuck")["processes"]
+    assert run_json(shop, "stack", "stuck")["processes"]
     shop.run("interrupt", "stuck")
     assert process.wait(TIMEOUT_S) == 7
 
@@ -97,7 +97,7 @@ def test_mode_holds_a_session_in_plan_mode_and_lets_it_go(shop: Shell) -> None:
     assert shop.run("mode", "held", "plan", "--reason", "reading").stdout == "held: plan\n"
     refused = shop.run("eval", "-s", "held", "x = 1")
     assert (refused.returncode, "reading" in refused.stderr) == (5, True)
-    assert asked(shop, "mode", "held", "normal")["session-mode"] == "normal"
+    assert run_json(shop, "mode", "held", "normal")["session-mode"] == "normal"
     assert shop.run("eval", "-s", "held", "1").stdout == "1\n"
 
 
@@ -109,7 +109,7 @@ def test_env_moves_a_session_to_an_environment_and_back(shop: Shell, tmp_path: P
     assert went.stdout == f"{tmp_path}/env/bin/python\n"
     assert "epoch 2" in went.stderr
     assert shop.run("eval", "-s", "moved", "import sys; print(sys.prefix)").stdout == f"{tmp_path}/env\n"
-    back = asked(shop, "env", "deactivate", "-s", "moved")
+    back = run_json(shop, "env", "deactivate", "-s", "moved")
     assert (back["environment"], back["epoch"]) == (None, 3)
     failed = shop.run("env", "activate", str(tmp_path / "none"), "-s", "moved")
     assert (failed.returncode, "nothing has changed" in failed.stderr) == (5, True)
@@ -190,7 +190,7 @@ def test_named_environments_are_listed_and_removed(shop: Shell) -> None:
     (place / "python").symlink_to(sys.executable)
     shop.run("new", "there", "--runtime", "@data")
     assert shop.run("env", "ls").stdout.split()[:4] == ["ENVIRONMENT", "OWNER", "SESSIONS", "@data"]
-    assert asked(shop, "env", "ls")["environments"][0]["sessions"] == ["there"]
+    assert run_json(shop, "env", "ls")["environments"][0]["sessions"] == ["there"]
     used = shop.run("env", "remove", "@data")
     assert (used.returncode, used.stderr.splitlines()[0]) == (5, "replctl: sessions have environment @data: there")
     shop.run("close", "there")

@@ -1,4 +1,4 @@
-"""Nothing that others wrote is obeyed by the terminal of whoever runs a command, whichever command it is."""
+"""Terminal safety: no command prints control sequences that others wrote."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class InMemoryBroker:
         self._wires: dict[bytes, MemoryWire] = {}
         self._count = 0
         self._log: list[str] = []
-        self.ended = False
+        self.has_exited = False
         self._sandbox = SandboxProvider(config.sandbox, sys.executable, env, [])
         services = CoreServices(
             run=BrokerRun.begin(),
@@ -137,11 +137,11 @@ class InMemoryBroker:
         return "\n".join(self._log)
 
     def has_ended(self) -> bool:
-        def ended() -> bool:
+        def exited() -> bool:
             self.pump(0.1)
-            return self.ended
+            return self.has_exited
 
-        return bool(wait_until(ended, "the broker ends"))
+        return bool(wait_until(exited, "the broker ends"))
 
     def close(self) -> None:
         for worker in self._workers.values():
@@ -175,10 +175,10 @@ class InMemoryBroker:
 
     # --- the pump ---
 
-    def pump(self, patience_s: float) -> None:
-        """Wait up to `patience_s` for something to arrive or come due, and process it."""
+    def pump(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for something to arrive or come due, and process it."""
         waiting = {worker.loop.fileno(): worker for worker in self._workers.values()}
-        ready = select.select(list(waiting), [], [], self._wait_s(patience_s))[0]
+        ready = select.select(list(waiting), [], [], self._wait_s(timeout_s))[0]
         for fd in ready:
             waiting[fd].loop.handle_descriptors()
         for number, worker in list(self._workers.items()):
@@ -189,12 +189,12 @@ class InMemoryBroker:
             self.apply(self.core.handle_worker_frame(*self._last_words.popleft(), time.monotonic()))
         self.apply(self.core.tick(time.monotonic()))
 
-    def _wait_s(self, patience_s: float) -> float:
+    def _wait_s(self, timeout_s: float) -> float:
         if self._last_words or any(worker.link.from_worker for worker in self._workers.values()):
             return 0.0
         dues = [self.core.next_deadline(), *(worker.timers.next_due() for worker in self._workers.values())]
         now = time.monotonic()
-        return max(0.0, min(patience_s, *(due - now for due in dues if due is not None)))
+        return max(0.0, min(timeout_s, *(due - now for due in dues if due is not None)))
 
     def apply(self, effects: list[Effect]) -> None:
         """Carry out effects."""
@@ -218,8 +218,8 @@ class InMemoryBroker:
             elif isinstance(effect, Log):
                 self._log.append(effect.text)
             elif isinstance(effect, StopBroker):
-                self.ended = True
-        if self.ended:
+                self.has_exited = True
+        if self.has_exited:
             self.close()
 
     def _spawn(self, effect: Spawn) -> None:
@@ -252,18 +252,18 @@ class MemoryWire(LineWire):
             if not self.hung_up:
                 self._memory.handle_request(self._peer, line)
 
-    def line(self, patience_s: float = TIMEOUT_S) -> bytes:
+    def line(self, timeout_s: float = TIMEOUT_S) -> bytes:
         """Return the next line, empty once the connection has ended."""
         self._memory.pump(0.0)  # who only asks what the core knows lets time go by as well
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while not self.inbox and not self.hung_up:
             left = deadline - time.monotonic()
             assert left > 0, "no message came"
             self._memory.pump(left)
         return self.inbox.popleft() + b"\n" if self.inbox else b""
 
-    def _take(self, patience_s: float) -> bytes:
-        line = self.line(patience_s)
+    def _take(self, timeout_s: float) -> bytes:
+        line = self.line(timeout_s)
         assert line, "the connection ended"
         return line
 

@@ -79,7 +79,7 @@ def test_a_line_that_is_no_json_is_answered_and_the_tenth_in_a_row_ends_the_conn
     line.raw(b'{"op":"eval","id":}\n' * 12)
     for _ in range(10):
         assert line.receive()["id"] == ""
-    assert line.ended()
+    assert line.has_ended()
 
 
 @scenario(11, 13)
@@ -94,12 +94,12 @@ def test_a_request_over_the_limit_is_told_the_limit(site: Callable[..., BrokerSi
 
 @scenario(11)
 def test_a_line_over_the_limit_ends_the_connection(sites: Any, line: Any) -> None:
-    """What follows an answer with id "" is the end, and nobody else notices."""
+    """The connection ends after the answer with id "", and no other client notices."""
     for kind in ("tcp", "unix", "memory"):
         with sites.site(kind, *SMALL).wire() as wire:
             wire.raw(b"x" * 5000)
             assert wire.receive()["id"] == ""
-            assert wire.ended()
+            assert wire.has_ended()
     assert line.ask("ping").status == ["done", "pong"]
 
 

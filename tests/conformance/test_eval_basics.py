@@ -1,4 +1,4 @@
-"""What an eval gives back, and its options (scenarios 28 to 68)."""
+"""Results and options of an eval (scenarios 28 to 68)."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from transports import BrokerSites
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 SHARED_OPS = [op for op in OPS if op != ENDING]
 CONNECTIONS = 10  # for many lines: refusals come slowly on each
-STRIKES = 8  # bad lines in a row that a client may send and still be heard, whatever is bad about them
+MAX_PROTOCOL_ERRORS = 8  # bad lines in a row that a client may send and still be heard, whatever is bad about them
 QUIET = (
     "limits.rate-limit-per-min=0",
     "limits.max-wait-ms=100",
@@ -101,7 +101,7 @@ class FuzzSender:
         for line in lines:
             self._count += 1
             padded.append(line)
-            if self._count % STRIKES == 0:
+            if self._count % MAX_PROTOCOL_ERRORS == 0:
                 padded.append(b'{"id":"between","op":"ping"}')
         self._wanted = wanted = Counter(request_id for line in padded if (request_id := due(line)) is not None)
         for request_id, count in wanted.items():
@@ -123,7 +123,7 @@ class FuzzSender:
         return ends
 
     def _answers(self, message: dict[str, Any]) -> bool:
-        """Whether it is the one answer to a request. That of `subscribe` comes first; when it ends it says so again."""
+        """Return whether a message answers its request. `subscribe` is answered at its start, and again at its end."""
         status = message.get("status", [])
         if "subscribed" in status:
             self._subscribed.add(message["id"])
@@ -146,16 +146,16 @@ def test_every_bad_value_in_every_field_is_answered_once(wire: LineWire, op: str
     with ExitStack() as stack:
         wires = [stack.enter_context(LineWire(wire.url)) for _ in range(connections)]
         senders = [FuzzSender(each) for each in wires]
-        for at in range(0, len(lines), STRIKES * connections):
+        for at in range(0, len(lines), MAX_PROTOCOL_ERRORS * connections):
             for number, sender in enumerate(senders):
-                sender.start(lines[at + number * STRIKES : at + (number + 1) * STRIKES])
+                sender.start(lines[at + number * MAX_PROTOCOL_ERRORS : at + (number + 1) * MAX_PROTOCOL_ERRORS])
             ends += [end for sender in senders for end in sender.finish()]
     assert len([end for end in ends if "error" in end["status"]]) > 200
 
 
 @pytest.mark.parametrize("field", ["cwd", "env", "runtime"])
 def test_a_throw_away_session_with_bad_surroundings_is_answered_once(wire: LineWire, field: str) -> None:
-    """These come as far as the worker and its interpreter."""
+    """Such requests reach the worker and its interpreter."""
     sender = FuzzSender(wire)
     for number, value in enumerate(RAW_VALUES):
         pairs = [(b"op", b'"eval"'), (b"code", b'"1"'), (field.encode(), value)]
@@ -282,16 +282,16 @@ def test_thousands_of_refusals_leave_nothing_in_the_broker() -> None:
                     for end in sender.send(batch[start : start + 200])
                 )
 
-        def held() -> tuple[int, ...]:
+        def counts() -> tuple[int, ...]:
             stats = wire.ask("stats")["stats"]
             return (stats["sessions"], stats["connections"], stats["routes"], _descriptors(broker))
 
         abuse(lines)  # what is kept once, a counter for each word, is there after this
         wait_until(lambda: _pool_is_full(wire), "the pool is full")
-        before, memory = held(), _rss_kib(broker)
+        before, memory = counts(), _rss_kib(broker)
         for _ in range(rounds):
             abuse(lines)
-        assert held() == before
+        assert counts() == before
         grown = _rss_kib(broker) - memory
         assert grown < GROWTH_KIB
         answer = wire.run("x")

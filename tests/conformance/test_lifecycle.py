@@ -40,9 +40,9 @@ def test_a_ping_is_one_message_and_opens_nothing(wire: Any) -> None:
 @scenario(167)
 def test_a_client_that_vanishes_in_the_middle_harms_nobody(wire: Any, site: Open) -> None:
     """REPLy's spec wants its eval cancelled; here it goes on, and anybody may read it."""
-    with site().wire() as gone:
-        request = gone.send("eval", code="x = input()\nx", session="s", if_missing="create")
-        gone.until(request, "need-input")
+    with site().wire() as wire:
+        request = wire.send("eval", code="x = input()\nx", session="s", if_missing="create")
+        wire.until(request, "need-input")
     assert wire.run("1+1", session="other").value == "2"
     assert wire.ask("stdin", session="s", input="on\n")["delivered"] == ["s"]
     assert wire.ask("read", session="s", eval_id=1, wait_ms=20_000).value == "'on'"
@@ -62,7 +62,7 @@ def test_all_listeners_share_sessions(sites: BrokerSites) -> None:
 
 
 def _life(wire: Any, name: str) -> None:
-    """What an agent does with a session, ends included that are not good."""
+    """Use a session as an agent does, with failures at the end."""
     assert wire.ask("new-session", name=name).status == ["done"]
     assert wire.run("x = 1; x", session=name).value == "1"
     assert wire.run("1/0", session=name)["ex"]["type"] == "ZeroDivisionError"
@@ -87,7 +87,7 @@ def test_a_mixed_load_leaves_the_descriptors_as_they_were(sites: BrokerSites, ki
             stats = wire.ask("stats")["stats"]
             if stats["workers"]["warm"] > warm:  # sessions came and went faster than workers: use one up
                 wire.run("1", session=None)
-            spare = {"starting": 0, "warm": warm, "claimed": 0}
+            spare = {"starting": 0, "warm": warm, "assigned": 0}
             return bool(stats["workers"] == spare and stats["connections"] == 1)
 
     counts = []

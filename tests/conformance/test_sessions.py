@@ -143,10 +143,10 @@ def test_close_by_name_or_id_takes_both_handles(wire: Any) -> None:
     for handle in ("name", "session"):
         made = wire.ask("new-session", name="s")
         assert wire.ask("close", session=made[handle]).status == ["done", "session-closed"]
-        for gone in (made["name"], made["session"]):
-            answer = wire.ask("eval", code="1", session=gone)
+        for handle in (made["name"], made["session"]):
+            answer = wire.ask("eval", code="1", session=handle)
             assert answer.status == ["done", "error", "session-not-found"]
-            assert answer["err"] == f"Session not found: {gone}"
+            assert answer["err"] == f"Session not found: {handle}"
 
 
 @scenario(116)

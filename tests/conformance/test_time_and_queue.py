@@ -27,13 +27,13 @@ def _let_go(wire: Any, session: str) -> None:
 
 
 def _calm(wire: Any) -> None:
-    """Nothing is held, nothing waits."""
+    """Check that no slot is in use and no request waits."""
 
-    def held() -> tuple[int, int, int]:
+    def counts() -> tuple[int, int, int]:
         stats = wire.ask("stats")["stats"]
         return stats["slots"]["taken"], stats["queued"]["total"], stats["routes"]
 
-    wait_until(lambda: held() == (0, 0, 0), "everything is given back")
+    wait_until(lambda: counts() == (0, 0, 0), "everything is given back")
 
 
 def _refused(answer: Any, word: str, limit: str, value: int) -> None:

@@ -120,9 +120,9 @@ class BrokerSites:
 
 
 def _end_memory(memory: InMemoryBroker) -> None:
-    ended = memory.ended
+    exited = memory.has_exited
     memory.close()
-    assert not ended, memory.log_text()
+    assert not exited, memory.log_text()
 
 
 def _end_broker(broker: BrokerProcess) -> None:

@@ -60,8 +60,8 @@ def hear(size):
 say(t="ready", runtime="shout", version="1", implementation="shout", executable=sys.executable, pid=os.getpid(), can=[])
 while True:
     frame = json.loads(hear(int.from_bytes(hear(4), "big")))
-    if frame["op"] == "claim":
-        say(t="claimed", n=frame["n"], error=None)
+    if frame["op"] == "assign":
+        say(t="assigned", n=frame["n"], error=None)
     elif frame["op"] == "eval":
         os.write(1, b"shouting\n")
         say(t="result", n=frame["n"], outcome="ok", value=frame["code"].upper(), type="text")

@@ -239,19 +239,19 @@ class Wire:
     def _put(self, body: bytes) -> None:
         self.socket.send(body)
 
-    def receive(self, patience_s: float = TIMEOUT_S) -> dict[str, Any]:
+    def receive(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         """Return the next message of any request, after checking the protocol's rules."""
-        message: dict[str, Any] = json.loads(self._take(patience_s))
+        message: dict[str, Any] = json.loads(self._take(timeout_s))
         self.rules.see(message)
         return message
 
-    def _take(self, patience_s: float) -> bytes:
-        assert self.socket.poll(int(patience_s * 1000)), "no message came"
+    def _take(self, timeout_s: float) -> bytes:
+        assert self.socket.poll(int(timeout_s * 1000)), "no message came"
         return bytes(self.socket.recv())
 
-    def messages(self, request_id: str, patience_s: float = TIMEOUT_S) -> Iterator[dict[str, Any]]:
+    def messages(self, request_id: str, timeout_s: float = TIMEOUT_S) -> Iterator[dict[str, Any]]:
         """Yield the messages of one request up to its `done`; messages of others are kept for later."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while True:
             message = next((m for m in self._others if m["id"] == request_id), None)
             if message is not None:
@@ -269,8 +269,8 @@ class Wire:
         """Return the first message of a request with this status word."""
         return next(m for m in self.messages(request_id) if word in m.get("status", []))
 
-    def answer(self, request_id: str, patience_s: float = TIMEOUT_S) -> CollectedReplies:
-        return CollectedReplies(list(self.messages(request_id, patience_s)))
+    def answer(self, request_id: str, timeout_s: float = TIMEOUT_S) -> CollectedReplies:
+        return CollectedReplies(list(self.messages(request_id, timeout_s)))
 
     def ask(self, op: str, **fields: Any) -> CollectedReplies:
         """Send a request and collect its replies."""
@@ -312,13 +312,13 @@ class LineWire(Wire):
     def line(self) -> bytes:
         return self._file.readline()
 
-    def _take(self, patience_s: float) -> bytes:
-        self.socket.settimeout(patience_s)
+    def _take(self, timeout_s: float) -> bytes:
+        self.socket.settimeout(timeout_s)
         line = self.line()
         assert line.endswith(b"\n"), f"the connection ended: {line!r}"
         return line
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether the broker closed the connection without a further message."""
         try:
             return self.line() == b""

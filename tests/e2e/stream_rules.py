@@ -35,7 +35,7 @@ class StreamRules:
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()  # requests of this id that still wait
-        self._ended: set[str] = set()
+        self._finished: set[str] = set()
         self._ranks: dict[str, int] = {}
         self._keys: dict[str, frozenset[str]] = {"": _OF_ANY}  # that answers may have, by request
 
@@ -57,12 +57,12 @@ class StreamRules:
         if request_id == "":  # for what has no id to answer under: each such answer is a whole stream
             assert "done" in status, message
             return
-        assert self._open[request_id] or request_id not in self._ended, f"after its end: {message}"
+        assert self._open[request_id] or request_id not in self._finished, f"after its end: {message}"
         if self._open[request_id] < 2:  # two streams under one id, which clients are told to avoid, have no order
             self._check_order(request_id, message, status)
         if "done" in status:
             self._open[request_id] = max(0, self._open[request_id] - 1)
-            self._ended.add(request_id)
+            self._finished.add(request_id)
             self._ranks.pop(request_id, None)
 
     def _check_order(self, request_id: str, message: dict[str, Any], status: list[str]) -> None:

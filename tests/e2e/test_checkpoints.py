@@ -200,21 +200,21 @@ def test_at_the_limit_the_oldest_without_a_name_goes_and_named_ones_stay(wire: W
 
 def test_subscribers_hear_of_checkpoints_and_rollbacks(wire: Wire) -> None:
     wire.run("x = 1")
-    heard = wire.send("subscribe", session="s", types=["session/"])
-    wire.until(heard, "subscribed")
+    reply = wire.send("subscribe", session="s", types=["session/"])
+    wire.until(reply, "subscribed")
     wire.ask("checkpoint", session="s", name="clean")
     _run(wire, "x = 2")
     wire.ask("rollback", session="s", to="clean")
     wire.run("1")
     wire.run("import os; os.abort()")
     wire.ask("close", session="s")
-    events = [message["event"] for message in wire.messages(heard) if "event" in message]
-    told = {event["type"]: event for event in events}
-    assert told["session/checkpoint"]["name"] == "clean"
+    events = [message["event"] for message in wire.messages(reply) if "event" in message]
+    results = {event["type"]: event for event in events}
+    assert results["session/checkpoint"]["name"] == "clean"
     first, second = [event for event in events if event["type"] == "session/rolled-back"]
     assert (first["undone"], first.get("cause")) == ([3], None)
     assert (second["undone"][-1], "SIGABRT" in second["cause"]) == (5, True)
-    assert "session/lost" not in told
+    assert "session/lost" not in results
 
 
 def _parent(pid: int) -> int:

@@ -31,7 +31,7 @@ def few(start: Start) -> BrokerProcess:
 
 
 def places(broker: BrokerProcess) -> Iterator[tuple[int, str | tuple[str, int]]]:
-    """Where it listens, as families and addresses, over and over."""
+    """Yield families and addresses of the listeners, endlessly."""
     found: list[tuple[int, str | tuple[str, int]]] = []
     for url in broker.ready["listening"]:
         kind, _, place = url.partition("://")
@@ -85,7 +85,7 @@ def test_thousands_of_connections_neither_end_it_nor_those_that_it_has(few: Brok
 def test_hundreds_of_sessions_are_refused_with_a_word(few: BrokerProcess) -> None:
     with few.wire() as wire:
         sent = [wire.send("new-session", name=f"s{number}") for number in range(400)]
-        words = Counter(wire.answer(each, patience_s=60).status[-1] for each in sent)
+        words = Counter(wire.answer(each, timeout_s=60).status[-1] for each in sent)
         assert words == {"done": 100, "session-limit-reached": 300}
         assert wire.run("6*7", session="s7").value == "42"
         wire.ask("close", session="s7")
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_said_at_the_start_and_kept(start: Start) -> None:
         assert f"{limits['max-sessions']} sessions and {limits['max-connections']} connections" in warning
         assert 0 < limits["max-sessions"] < 100
         sent = [wire.send("new-session", name=f"s{number}") for number in range(limits["max-sessions"] + 3)]
-        words = [wire.answer(each, patience_s=60).status[-1] for each in sent]
+        words = [wire.answer(each, timeout_s=60).status[-1] for each in sent]
         assert words == ["done"] * limits["max-sessions"] + ["session-limit-reached"] * 3
         seen = wire.run("import resource; resource.getrlimit(resource.RLIMIT_NOFILE)[0]", session="s1").value
         assert seen == "256"  # the broker's own is higher: that is not handed on

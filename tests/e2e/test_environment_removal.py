@@ -23,8 +23,8 @@ def make(broker: BrokerProcess, name: str) -> Path:
     return place
 
 
-def left(broker: BrokerProcess) -> list[Path]:
-    """What there is in `envs/`, and of what is being deleted."""
+def leftovers(broker: BrokerProcess) -> list[Path]:
+    """Return the contents of `envs/` and of the directories being deleted."""
     envs = broker.directory / "envs"
     return [path for directory in (envs, envs / ".removed") for path in directory.iterdir() if path.name != ".removed"]
 
@@ -50,7 +50,7 @@ def test_what_a_session_has_stays_and_room_comes_back_with_its_removal(start: Ca
         wire.ask("close", session="a")
         assert wire.ask("remove-environment", environment="@one")["environment"] == "@one"
         assert wire.ask("ls-environments")["environments"] == []
-        wait_until(lambda: not left(broker), "nothing is left of it")
+        wait_until(lambda: not leftovers(broker), "nothing is left of it")
         assert wire.ask("remove-environment", environment="@one").status[-1] == "environment-not-found"
         make(broker, "two")
         assert wire.ask("new-session", name="b", runtime="@two")["created"] is True
@@ -71,8 +71,8 @@ def test_of_two_identities_each_lists_and_removes_its_own_and_an_admin_all(start
             ["@ada/data"],
             ["@bob/data"],
         ]
-        told = own.ask("ls-environments")["environments"]
-        assert [each["environment"] for each in told] == ["@ada/data", "@bob/data", "@mine"]
+        reply = own.ask("ls-environments")["environments"]
+        assert [each["environment"] for each in reply] == ["@ada/data", "@bob/data", "@mine"]
         for theirs in ("@bob/data", "@bob/none", f"@uid:{os.getuid()}/mine", "@mine"):
             with pytest.raises(ReplError, match="environment-not-found"):
                 ada.remove_environment(theirs)
@@ -100,11 +100,11 @@ def test_a_large_one_is_gone_at_once_and_holds_up_nobody(start: Callable[..., Br
         assert not place.exists()
         slowest = 0.0
         deadline = time.monotonic() + 60
-        while left(broker) and time.monotonic() < deadline:
+        while leftovers(broker) and time.monotonic() < deadline:
             begun = time.monotonic()
             assert wire.ask("ping").status == ["done", "pong"]
             slowest = max(slowest, time.monotonic() - begun)
-        assert left(broker) == []
+        assert leftovers(broker) == []
         assert slowest < 1
 
 
@@ -131,5 +131,5 @@ def test_symlinks_in_it_lead_nowhere(start: Callable[..., BrokerProcess]) -> Non
         for name in ("@..", "@../precious", "@.removed", "@evil/link", "@/evil"):
             assert "error" in wire.ask("remove-environment", environment=name).status
         assert wire.ask("remove-environment", environment="@evil").status == ["done"]
-    wait_until(lambda: [path.name for path in left(broker)] == ["whole"], "only the link is left")
+    wait_until(lambda: [path.name for path in leftovers(broker)] == ["whole"], "only the link is left")
     assert (broker.directory / "precious/file").exists()

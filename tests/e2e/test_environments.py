@@ -98,7 +98,7 @@ def test_a_named_environment_is_made_when_it_is_new_and_kept(start: Callable[...
 
 def test_a_worker_in_an_environment_is_kept_warm_while_a_session_has_it(wire: Wire, project: Path) -> None:
     wire.ask("new-session", name="s", runtime=str(project))
-    assert wire.ask("stats")["stats"]["workers"]["claimed"] == 1
+    assert wire.ask("stats")["stats"]["workers"]["assigned"] == 1
     for _ in range(3):
         assert wire.ask("reset", session="s").status == ["done"]
         assert wire.run("6*7").value == "42"

@@ -21,19 +21,19 @@ def started(broker: BrokerProcess) -> None:
     broker.start()
 
 
-def heard(wire: Wire, told: dict[str, int], sent: dict[str, str], patience_s: float) -> bool:
+def record_epochs(wire: Wire, expected: dict[str, int], sent: dict[str, str], timeout_s: float) -> bool:
     """Take in one message, if one comes: the highest epoch that was told of each name."""
-    if not wire.socket.poll(int(patience_s * 1000)):
+    if not wire.socket.poll(int(timeout_s * 1000)):
         return False
     message: dict[str, Any] = json.loads(wire.socket.recv())
     name = sent.get(message["id"], "")
-    told[name] = max(told.get(name, 0), message.get("epoch", 0))
+    expected[name] = max(expected.get(name, 0), message.get("epoch", 0))
     return True
 
 
 def test_no_epoch_that_was_told_is_told_again_however_a_broker_dies(start: Callable[..., BrokerProcess]) -> None:
     broker = start("limits.rate-limit-per-min=0", warm=4)
-    told: dict[str, int] = {}
+    results: dict[str, int] = {}
     dice = random.Random(11)
     for _ in range(5):
         with broker.wire() as wire:
@@ -44,17 +44,17 @@ def test_no_epoch_that_was_told_is_told_again_however_a_broker_dies(start: Calla
                 about = {"name": name, "if_exists": "reuse"} if op == "new-session" else {"session": name}
                 sent[wire.send(op, **about, **fields)] = name
             for _ in range(dice.randrange(8, 40)):
-                heard(wire, told, sent, 1.0)
+                record_epochs(wire, results, sent, 1.0)
             broker.process.send_signal(signal.SIGKILL)
-            while heard(wire, told, sent, 0.2):
+            while record_epochs(wire, results, sent, 0.2):
                 pass
         started(broker)
         with broker.wire() as wire:
-            for name in sorted(told.keys() & set(NAMES)):
+            for name in sorted(results.keys() & set(NAMES)):
                 fresh = wire.run("1", name)
-                assert fresh["epoch"] > told[name], name
-                told[name] = fresh["epoch"]
-            assert max(told.values()) < 100, "they go up one by one"
+                assert fresh["epoch"] > results[name], name
+                results[name] = fresh["epoch"]
+            assert max(results.values()) < 100, "they go up one by one"
     assert "internal error" not in broker.log_text()
 
 

@@ -75,7 +75,7 @@ def test_hooks_are_asked_in_order_and_the_first_that_does_not_allow_decides(star
         ("return 'no verdict'", "TypeError: answered str"),
         ("return 1/0", "ZeroDivision"),
         ("raise SystemExit(3)", "SystemExit: 3"),
-        ("return Block(3)", "TypeError: answered Block with what is no text"),
+        ("return Block(3)", "TypeError: answered Block with a title or reason that is not a text"),
     ],
 )
 def test_a_hook_that_fails_blocks_and_is_told_and_the_rest_goes_on(
@@ -219,8 +219,8 @@ def test_the_command_asks_nobody_where_there_is_no_terminal(start: Start, tmp_pa
     done = _cli(broker, "eval", "rm = 1", stdin=subprocess.DEVNULL)
     assert done.returncode == 5
     assert "hook guard/words: it says rm; the code did not run" in done.stderr
-    told = json.loads(_cli(broker, "eval", "--json", "rm = 1", stdin=subprocess.DEVNULL).stdout)
-    assert (told["word"], told["approval"]["title"]) == ("approval-needed", "Delete?")
+    result = json.loads(_cli(broker, "eval", "--json", "rm = 1", stdin=subprocess.DEVNULL).stdout)
+    assert (result["word"], result["approval"]["title"]) == ("approval-needed", "Delete?")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_snapshots_of_extensions_stand_beside_the_brokers_own(kinds: BrokerProce
     assert "error" in shown["kinds/bad"]
     assert "longer than" in shown["kinds/big"]["error"]
     assert "error" in shown["kinds/odd"]
-    assert shown["gate"]["slots"]
+    assert shown["eval-semaphore"]["slots"]
     assert {"kind": "runtime", "name": "shout", "owner": "kinds", "summary": ""} in shown["extensions"]
 
 
@@ -343,8 +343,8 @@ def test_commands_of_extensions_stand_beside_the_others(kinds: BrokerProcess) ->
     left = _cli(kinds, "leaves")
     assert (left.returncode, "extension kinds/leaves: SystemExit" in left.stderr) == (2, True)
     assert "Say it louder" in _cli(kinds, "--help").stdout
-    told = json.loads(_cli(kinds, "extensions", "--json").stdout)["extensions"]
-    assert {(each["name"], each["loaded"]) for each in told if each["kind"] == "command"} == {
+    result = json.loads(_cli(kinds, "extensions", "--json").stdout)["extensions"]
+    assert {(each["name"], each["loaded"]) for each in result if each["kind"] == "command"} == {
         (name, loaded) for name in ("louder", "fails", "leaves") for loaded in ("here", "broker")
     }
 

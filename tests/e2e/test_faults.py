@@ -1,4 +1,4 @@
-"""What must be survived: deaths of every process, clients that misbehave, garbage on every socket."""
+"""Faults to survive: deaths of every process, clients that misbehave, garbage on every socket."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_what_a_killed_broker_leaves_goes_with_the_next_start_and_a_living_ones_
 def test_a_client_that_vanishes_in_the_middle_leaves_an_eval_that_can_be_read(
     wire: Wire, broker: BrokerProcess
 ) -> None:
-    with broker.wire() as gone:
-        request = gone.send("eval", code="print('a')\nx = input()\nx", session="s", if_missing="create")
-        gone.until(request, "need-input")
+    with broker.wire() as vanishing:
+        request = vanishing.send("eval", code="print('a')\nx = input()\nx", session="s", if_missing="create")
+        vanishing.until(request, "need-input")
     wire.ask("stdin", session="s", input="b\n")
     answer = wire.ask("read", session="s", eval_id=1, wait_ms=20_000)
     assert (answer.out, answer.value) == ("a\n", "'b'")

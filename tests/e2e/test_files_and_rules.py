@@ -154,8 +154,8 @@ def test_history_lasts_across_resets(wire: Wire) -> None:
     wire.run("secret", store_history=False)
     wire.ask("reset", session="s")
     wire.run("b = 2")
-    told = wire.ask("history", session="s")["history"]
-    assert [(each["code"], each["epoch"], each["status"]) for each in told] == [
+    reply = wire.ask("history", session="s")["history"]
+    assert [(each["code"], each["epoch"], each["status"]) for each in reply] == [
         ("a = 1", first, ["done"]),
         ("b = 2", first + 1, ["done"]),
     ]
@@ -186,14 +186,14 @@ def test_every_request_is_in_the_audit_with_its_client_and_outcome(start: Callab
     assert (first["agent"], first["session"], first["client"][:4]) == ("ada", "s", "zmq:")
     assert first["latency-ms"] > 0
     assert last["client"].startswith("tcp:127.0.0.1:")
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "replctl", "audit", "--outcome", "rate-limited", "--json"],
         env=broker.environ,
         capture_output=True,
         check=True,
         timeout=20,
     )
-    assert [json.loads(text)["outcome"] for text in told.stdout.splitlines()] == ["rate-limited"]
+    assert [json.loads(text)["outcome"] for text in result.stdout.splitlines()] == ["rate-limited"]
     assert os.stat(broker.directory / "audit.ndjson").st_mode & 0o777 == 0o600
 
 
@@ -204,14 +204,14 @@ def test_a_damaged_line_of_the_audit_is_skipped(start: Callable[..., BrokerProce
     broker.stop()
     audit = broker.directory / "audit.ndjson"
     audit.write_bytes('{"agent":"ä'.encode()[:-1] + b'"}\n' + audit.read_bytes())
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "replctl", "audit", "--json"],
         env=broker.environ,
         capture_output=True,
         check=True,
         timeout=20,
     )
-    assert [json.loads(line)["op"] for line in told.stdout.splitlines()] == ["ping"]
+    assert [json.loads(line)["op"] for line in result.stdout.splitlines()] == ["ping"]
 
 
 def test_the_audit_is_rotated_and_never_grows_beyond_two_files(start: Callable[..., BrokerProcess]) -> None:

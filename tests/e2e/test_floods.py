@@ -106,13 +106,13 @@ def test_a_flood_of_refusals_is_a_few_lines_of_the_audit_that_say_how_many(flood
             line.send("dance", id=f"flood{number}")
             line.receive()
 
-    def told() -> int:
+    def refused_count() -> int:
         rows = [json.loads(row) for row in (flooded.directory / "audit.ndjson").read_bytes().splitlines()]
         mine = [row for row in rows if str(row["id"]).startswith("flood")]
         assert len(mine) < 200
         return sum(row.get("repeated", 1) for row in mine)
 
-    wait_until(lambda: told() == 300, "all of them are accounted for")
+    wait_until(lambda: refused_count() == 300, "all of them are accounted for")
 
 
 def test_nothing_is_heard_after_a_hang_up_and_what_runs_is_answered(flooded: BrokerProcess) -> None:
@@ -125,7 +125,7 @@ def test_nothing_is_heard_after_a_hang_up_and_what_runs_is_answered(flooded: Bro
             assert line.receive()["status"] == ["done", "error", "malformed-request"]
         assert wire.ask("stdin", session="inflight", input="here\n").status == ["done"]
         assert line.answer(running).value == "'here'"
-        assert line.ended()
+        assert line.has_ended()
         assert "late" not in [each["name"] for each in wire.ask("ls-sessions")["sessions"]]
 
 
@@ -138,7 +138,7 @@ def test_who_asks_too_often_is_heard_more_slowly_and_loses_nothing(start: Start)
         assert words == ["pong"] * 5 + ["rate-limited"] * 7
         assert time.monotonic() - begun > 0.5
         line.socket.shutdown(socket.SHUT_WR)
-        assert line.ended()
+        assert line.has_ended()
 
 
 def test_long_requests_are_read_later_over_lines_and_refused_with_a_word_over_zeromq(start: Start) -> None:

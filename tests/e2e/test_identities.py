@@ -1,4 +1,4 @@
-"""Who a client is: the kernel's word for local ones, a key or a token for others; and what each may do."""
+"""Identities of clients: from the kernel for local ones, by key or token for others; and their permissions."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def keys(broker: BrokerProcess, *args: str) -> str:
 
 
 class ConnectionLog:
-    """What a transport tells of its connections."""
+    """Events that a transport reports about its connections."""
 
     def __init__(self) -> None:
         self.who: dict[bytes, str] = {}
@@ -110,8 +110,8 @@ def test_another_user_of_the_machine_is_known_by_the_kernels_word(start: Callabl
             json.dumps({"id": "5", "op": "eval", "code": "6*7"}),
         ]
         port = broker.listening["tcp"].rpartition(":")[2]
-        told = subprocess.run([sys.executable, "-c", ASK, port, *asked], capture_output=True, timeout=30, check=True)
-        answers = [json.loads(line) for line in told.stdout.splitlines()]
+        result = subprocess.run([sys.executable, "-c", ASK, port, *asked], capture_output=True, timeout=30, check=True)
+        answers = [json.loads(line) for line in result.stdout.splitlines()]
         assert answers[0]["identity"] == f"uid:{OTHER_UID}"
         assert [answer["status"][-1] for answer in answers[1:]] == ["session-not-found", "done", "forbidden", "done"]
         assert answers[2]["sessions"] == []
@@ -143,9 +143,9 @@ def test_a_key_that_was_revoked_is_nobodys(start: Callable[..., BrokerProcess]) 
             client.describe()
         assert refused.value.code == "unauthorized"
     with Client(broker.listening["tcp"], key=str(broker.directory / "ada.key"), start=False) as again:
-        with pytest.raises(ReplError) as gone:
+        with pytest.raises(ReplError) as revoked:
             again.ping()
-        assert gone.value.code == "unauthorized"
+        assert revoked.value.code == "unauthorized"
     wait_until(lambda: ("tcp:127.0.0.1", None) in unauthorized(broker), "who was not let in is in the audit")
 
 
@@ -165,7 +165,7 @@ def test_a_token_that_was_revoked_ends_what_waits_on_its_connection_at_once(
             line.until(waiting, "need-input")
             keys(broker, "revoke", "bob")
             for each in (listening, waiting):
-                assert line.answer(each, patience_s=5).status == ["done", "error", "unauthorized"]
+                assert line.answer(each, timeout_s=5).status == ["done", "error", "unauthorized"]
             keys(broker, "token", "bob", "--out", str(broker.directory / "second"))  # the name is another's now
             assert line.ask("ls-sessions").status == ["done", "error", "unauthorized"]
         finally:
@@ -243,7 +243,7 @@ def test_ten_wrong_tokens_in_a_row_end_the_connection(start: Callable[..., Broke
     line = LineWire(f"lines+tcp://{own_address()}:{broker.listening['tcp'].rpartition(':')[2]}")
     for _ in range(10):
         assert line.ask("hello", token="guess").status == ["done", "error", "unauthorized"]
-    assert line.ended()
+    assert line.has_ended()
     line.close()
     with broker.wire() as wire:
         assert wire.run("1").value == "1"
@@ -285,8 +285,8 @@ def test_who_has_hung_up_on_loopback_is_nobody_and_not_root(start: Callable[...,
     line.close()
     broker.process.send_signal(signal.SIGCONT)
     audit = broker.directory / "audit.ndjson"
-    told = wait_until(lambda: [row for row in rows(audit) if row["id"] == "gone"], "the request is in the audit")
-    assert [row["outcome"] for row in told] == ["unauthorized"]
+    result = wait_until(lambda: [row for row in rows(audit) if row["id"] == "gone"], "the request is in the audit")
+    assert [row["outcome"] for row in result] == ["unauthorized"]
     with broker.wire() as wire:
         assert wire.run("1").value == "1"
 
@@ -320,11 +320,11 @@ def test_a_request_that_waits_is_not_taken_for_that_of_who_came_to_its_connectio
         wait_until(lambda: waits(0), "it is gone, and its request still waits")
         own.resume()
         wait_until(lambda: waits(1), "the next one is there")
-        heard: dict[str, str] = {}
-        while len(heard) < 2:
+        results: dict[str, str] = {}
+        while len(results) < 2:
             wait_until(lambda: waits(1), "both requests are there")
             peer, body = clients.receive()
-            heard[body.decode()] = seen.who[peer]
+            results[body.decode()] = seen.who[peer]
         own.resume()
-    gone = f"uid:{OTHER_UID}" if transport == "ipc" else "anyone"  # on loopback nobody is left to ask for
-    assert heard == {str(OTHER_UID): gone, str(os.getuid()): f"uid:{os.getuid()}"}
+    departed = f"uid:{OTHER_UID}" if transport == "ipc" else "anyone"  # on loopback nobody is left to ask for
+    assert results == {str(OTHER_UID): departed, str(os.getuid()): f"uid:{os.getuid()}"}

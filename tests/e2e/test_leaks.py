@@ -40,11 +40,11 @@ def _work(wire: Wire, resets: int, evals: int) -> None:
 
 
 def _pool_full(wire: Wire) -> None:
-    wait_until(lambda: wire.ask("stats")["stats"]["workers"] == {"starting": 0, "warm": 2, "claimed": 1}, "pool full")
+    wait_until(lambda: wire.ask("stats")["stats"]["workers"] == {"starting": 0, "warm": 2, "assigned": 1}, "pool full")
 
 
 def _calm(broker: BrokerProcess, wire: Wire) -> dict[str, object]:
-    """What is held once the pool is full again and nothing is dying."""
+    """Return the resources in use once the pool is full again and no process is dying."""
     _pool_full(wire)
     wait_until(lambda: not _zombies(broker), "no zombies")
     stats = wire.ask("stats")["stats"]
@@ -109,7 +109,7 @@ def test_a_worker_that_cannot_be_watched_is_not_left_alive(start: Start) -> None
     broker = start(warm=1, through=[sys.executable, "-c", NO_PIDFD])
     with broker.wire() as wire:
         wire.run("1")
-        ready = {"starting": 0, "warm": 1, "claimed": 1}
+        ready = {"starting": 0, "warm": 1, "assigned": 1}
         wait_until(lambda: wire.ask("stats")["stats"]["workers"] == ready, "two workers are there")
         assert "could not be started: OSError" in broker.log_text()
         # The broker, its fork server and resource tracker, and two workers with an interpreter each.

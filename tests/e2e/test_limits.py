@@ -210,7 +210,7 @@ while True:
 def _most_kib(pid: int) -> int:
     """The most memory that a process ever had; 0 of one that is gone."""
     try:
-        told = Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()
+        result = Path(f"/proc/{pid}/status").read_text().partition("VmHWM:")[2].split()
     except OSError:
         return 0
-    return int(told[0]) if told else 0
+    return int(result[0]) if result else 0

@@ -74,7 +74,7 @@ def test_the_tenth_malformed_line_in_a_row_closes_and_a_good_one_starts_anew(
         other.raw(b"{\n" * 10)
         for _ in range(10):
             assert other.receive()["status"] == ["done", "error", "malformed-request"]
-        assert other.ended()
+        assert other.has_ended()
     assert line.ask("ping").status == ["done", "pong"]
 
 
@@ -84,7 +84,7 @@ def test_a_line_over_the_limit_is_answered_and_then_the_connection_closes(start:
         wire.raw(b"x" * 5000)
         message = wire.receive()
         assert (message["id"], message["status"]) == ("", ["done", "error", "message-too-large"])
-        assert wire.ended()
+        assert wire.has_ended()
     with LineWire(broker.listening["tcp"]) as wire:
         assert wire.ask("ping").status == ["done", "pong"]
 
@@ -93,7 +93,7 @@ def test_half_a_line_at_the_end_is_not_a_request(line: LineWire) -> None:
     with LineWire(line.url) as other:
         other.raw(b'{"id":"a","op":"shutdown"}')
         other.socket.shutdown(socket.SHUT_WR)
-        assert other.ended()
+        assert other.has_ended()
     assert line.ask("ping").status == ["done", "pong"]
 
 
@@ -106,7 +106,7 @@ def test_a_connection_over_the_limit_is_told_before_it_is_closed(start: Start) -
             message = third.receive()
             assert message["status"] == ["done", "error", "connection-limit-reached"]
             assert (message["limit"], message["limit-value"]) == ("max-connections", 2)
-            assert third.ended()
+            assert third.has_ended()
 
     def served() -> bool:
         with LineWire(url) as later:
@@ -117,9 +117,9 @@ def test_a_connection_over_the_limit_is_told_before_it_is_closed(start: Start) -
 
 
 def test_a_client_that_vanishes_leaves_an_eval_that_can_be_read(line: LineWire) -> None:
-    with LineWire(line.url) as gone:
-        request = gone.send("eval", code="x = input()\nx", session="s", if_missing="create")
-        gone.until(request, "need-input")
+    with LineWire(line.url) as vanishing:
+        request = vanishing.send("eval", code="x = input()\nx", session="s", if_missing="create")
+        vanishing.until(request, "need-input")
     line.ask("stdin", session="s", input="b\n")
     assert line.ask("read", session="s", eval_id=1, wait_ms=20_000).value == "'b'"
 
@@ -127,9 +127,9 @@ def test_a_client_that_vanishes_leaves_an_eval_that_can_be_read(line: LineWire) 
 def test_all_lines_of_a_client_that_has_gone_since_are_heard_as_its_own(start: Start) -> None:
     broker = start("broker.unix=/DIRECTORY/run/lines.sock")
     broker.process.send_signal(signal.SIGSTOP)
-    with LineWire(broker.listening["unix"]) as gone:
-        gone.send("ping")
-        gone.send("eval", code="x = 42", session="s", if_missing="create")
+    with LineWire(broker.listening["unix"]) as vanishing:
+        vanishing.send("ping")
+        vanishing.send("eval", code="x = 42", session="s", if_missing="create")
     broker.process.send_signal(signal.SIGCONT)
     with broker.wire() as wire:
         wait_until(lambda: wire.ask("ls-sessions")["sessions"], "the session is there")
@@ -200,17 +200,17 @@ def test_the_id_of_a_line_that_is_too_long_is_found_where_it_comes_first(start: 
     for line, found in ((b'{"id":"a","op":"eval","code":"%s"}\n', "a"), (b'{"op":"eval","code":"%s","id":"a"}\n', "")):
         with LineWire(broker.listening["tcp"]) as wire:
             wire.raw(line % (b"x" * 5000))
-            assert (wire.receive()["id"], wire.ended()) == (found, True)
+            assert (wire.receive()["id"], wire.has_ended()) == (found, True)
 
 
 def test_a_listener_beyond_loopback_is_warned_of(start: Start) -> None:
     assert not [warning for warning in start("broker.tcp=127.0.0.1:0").ready["warnings"] if "non-loopback" in warning]
     from replbroker.listeners import listen_tcp
 
-    door = listen_tcp("0.0.0.0:0")
-    assert door.warning is not None
-    assert "non-loopback" in door.warning
-    door.remove()
+    listener = listen_tcp("0.0.0.0:0")
+    assert listener.warning is not None
+    assert "non-loopback" in listener.warning
+    listener.remove()
 
 
 def test_a_line_is_one_json_object_and_ends_in_one_newline(line: LineWire) -> None:
@@ -221,22 +221,22 @@ def test_a_line_is_one_json_object_and_ends_in_one_newline(line: LineWire) -> No
 
 
 def test_an_address_that_is_taken_is_named() -> None:
-    door = listen_tcp("127.0.0.1:0")
-    address = "{}:{}".format(*door.socket.getsockname())
+    listener = listen_tcp("127.0.0.1:0")
+    address = "{}:{}".format(*listener.socket.getsockname())
     with pytest.raises(StartError, match=f"cannot listen on tcp {address}: Address already in use"):
         listen_tcp(address)
-    door.remove()
+    listener.remove()
 
 
 def test_a_second_message_does_not_wait_for_the_first_ones_receipt() -> None:
     """Else each message after the first costs a client over TCP the 40 ms of a delayed acknowledgement."""
     from replbroker.listeners import listen_tcp
 
-    door = listen_tcp("127.0.0.1:0")
-    door.socket.listen()
-    with socket.create_connection(door.socket.getsockname()), door.socket.accept()[0] as accepted:
+    listener = listen_tcp("127.0.0.1:0")
+    listener.socket.listen()
+    with socket.create_connection(listener.socket.getsockname()), listener.socket.accept()[0] as accepted:
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-    door.remove()
+    listener.remove()
 
 
 def test_a_client_that_says_no_more_still_gets_its_answers(lines_broker: BrokerProcess) -> None:
@@ -246,10 +246,10 @@ def test_a_client_that_says_no_more_still_gets_its_answers(lines_broker: BrokerP
             b'{"id":"a","op":"eval","code":"import time; print(1, flush=True); time.sleep(0.3); 42"}\n{"id":"p","op":"ping"}\n{"half'
         )
         line.socket.shutdown(socket.SHUT_WR)
-        told = [line.receive() for _ in range(4)]
-        assert [message["id"] for message in told] == ["p", "a", "a", "a"]
-        assert [message.get("value") for message in told] == [None, None, "42", None]
-        assert line.ended()
+        results = [line.receive() for _ in range(4)]
+        assert [message["id"] for message in results] == ["p", "a", "a", "a"]
+        assert [message.get("value") for message in results] == [None, None, "42", None]
+        assert line.has_ended()
         line.close()
 
 
@@ -265,11 +265,11 @@ def test_a_client_that_says_no_more_and_goes_is_let_go(lines_broker: BrokerProce
 
 
 def test_a_tcp_client_that_went_without_a_word_is_found_out_by_the_kernel() -> None:
-    door = listen_tcp("127.0.0.1:0")
+    listener = listen_tcp("127.0.0.1:0")
     try:
-        door.socket.listen()
-        with socket.create_connection(door.socket.getsockname()), door.socket.accept()[0] as connection:
+        listener.socket.listen()
+        with socket.create_connection(listener.socket.getsockname()), listener.socket.accept()[0] as connection:
             assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
     finally:
-        door.remove()
+        listener.remove()

@@ -59,13 +59,13 @@ def test_lookup_tells_what_a_name_means_and_evaluates_nothing(wire: Wire) -> Non
 
 def test_bindings_are_sorted_and_without_imports(wire: Wire) -> None:
     wire.run("import json\nx = 42\ns = 'hi'\ndef f(): ...\n_private = 1")
-    told = wire.ask("ls-bindings", session="s")
-    assert [(each["name"], each["type"]) for each in told["bindings"]] == [
+    reply = wire.ask("ls-bindings", session="s")
+    assert [(each["name"], each["type"]) for each in reply["bindings"]] == [
         ("f", "function"),
         ("s", "str"),
         ("x", "int"),
     ]
-    assert (told["count"], told["ns"]) == (3, "__main__")
+    assert (reply["count"], reply["ns"]) == (3, "__main__")
 
 
 def test_a_session_that_runs_an_eval_is_busy_for_questions_and_shows_its_stack(wire: Wire) -> None:
@@ -125,8 +125,8 @@ def test_a_clone_of_what_is_too_large_says_so_and_opens_nothing(start: Callable[
         wire.run("del big; small = 1")
         assert wire.ask("clone", session="s", name="copy").status == ["done"]
         assert wire.run("small", session="copy").value == "1"
-        shelf = broker.directory / "snapshots"
-        wait_until(lambda: os.listdir(shelf) == [], "the snapshot's file is gone")
+        snapshots = broker.directory / "snapshots"
+        wait_until(lambda: os.listdir(snapshots) == [], "the snapshot's file is gone")
 
 
 def opened(pid: int) -> set[Path]:
@@ -139,12 +139,12 @@ def opened(pid: int) -> set[Path]:
 
 def test_a_snapshot_that_cannot_be_removed_is_told_and_costs_nothing(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
-    shelf = broker.directory / "snapshots"
+    snapshots = broker.directory / "snapshots"
     with broker.wire() as wire:
         wire.run("import time\nclass Slow:\n    def __reduce__(self): return time.sleep, (1.0,)\nslow, x = Slow(), 42")
         request = wire.send("clone", session="s", name="copy")
         wait_until(lambda: wire.ask("jobs", session="s")["jobs"][-1]["status"], "its names are written down")
-        (file,) = shelf.iterdir()
+        (file,) = snapshots.iterdir()
         wait_until(lambda: any(file in opened(pid) for pid in broker.process_tree()), "they are being read")
         file.unlink()
         file.mkdir()
@@ -172,7 +172,7 @@ def test_a_clone_can_be_interrupted_and_timed_out(wire: Wire) -> None:
 
 def test_a_clone_whose_source_is_killed_leaves_no_file(start: Callable[..., BrokerProcess]) -> None:
     broker = start()
-    shelf = broker.directory / "snapshots"
+    snapshots = broker.directory / "snapshots"
     with broker.wire() as wire:
         wire.run(
             "class Slow:\n    def __reduce__(self):\n        print('copying', flush=True)\n        while True: pass"
@@ -180,10 +180,10 @@ def test_a_clone_whose_source_is_killed_leaves_no_file(start: Callable[..., Brok
         wire.run("slow = Slow()")
         request = wire.send("clone", session="s", name="copy")
         assert wire.receive()["out"] == "copying\n"
-        assert len(os.listdir(shelf)) == 1
+        assert len(os.listdir(snapshots)) == 1
         wire.ask("reset", session="s")
         assert wire.answer(request).status == ["done", "error", "session-reset"]
-        wait_until(lambda: os.listdir(shelf) == [], "what the killed worker has left is gone")
+        wait_until(lambda: os.listdir(snapshots) == [], "what the killed worker has left is gone")
 
 
 @pytest.mark.parametrize("op", ["clone", "clone-session"])

@@ -32,12 +32,12 @@ def replctl(broker: BrokerProcess, *words: str) -> Done:
     )
 
 
-def said(broker: BrokerProcess, text: str) -> None:
+def wait_for_log(broker: BrokerProcess, text: str) -> None:
     wait_until(lambda: text in broker.log_text(), f"the log says: {text}")
 
 
-def troubles(wire: Wire) -> list[str]:
-    return list(wire.ask("stats")["stats"]["troubles"])
+def problems(wire: Wire) -> list[str]:
+    return list(wire.ask("stats")["stats"]["problems"])
 
 
 def test_the_directory_of_its_own_sockets_is_made_anew_and_workers_go_on_and_come(start: Start) -> None:
@@ -53,8 +53,8 @@ def test_the_directory_of_its_own_sockets_is_made_anew_and_workers_go_on_and_com
             for name in ("b", "c", "d"):  # more than were warm
                 assert wire.run("6*7", session=name).value == "42"
                 wire.ask("close", session=name)
-        said(broker, "had been deleted and was recreated; sessions go on")
-        assert troubles(wire) == []
+        wait_for_log(broker, "had been deleted and was recreated; sessions continue")
+        assert problems(wire) == []
     assert broker.stop() == 0
     assert not scratch.exists()
 
@@ -66,13 +66,13 @@ def test_a_scratch_directory_that_cannot_be_made_anew_is_told_and_heals(start: S
         scratch = broker.private_dir
         scratch.rename(scratch.with_name(f"{scratch.name}-away"))
         scratch.write_text("in the way")
-        wait_until(lambda: troubles(wire), "stats say so")
-        assert str(scratch) in troubles(wire)[0]
+        wait_until(lambda: problems(wire), "stats say so")
+        assert str(scratch) in problems(wire)[0]
         assert wire.run("x", session="a").value == "1"
         found = replctl(broker, "doctor", "--json").stdout
         assert f"{scratch}: " in found
         scratch.unlink()
-        wait_until(lambda: not troubles(wire), "it heals")
+        wait_until(lambda: not problems(wire), "it heals")
         assert wire.run("6*7", session="b").value == "42"
     shutil.rmtree(scratch.with_name(f"{scratch.name}-away"), ignore_errors=True)  # a start of another may have
 
@@ -90,7 +90,7 @@ def test_the_directory_of_its_socket_is_made_anew_and_everybody_finds_the_same_b
                 assert client.eval("x", session="a").value == "1"
         assert run.stat().st_mode & 0o777 == 0o700
         assert replctl(broker, "serve").returncode == 3
-    said(broker, "b.sock had been deleted and was recreated; sessions and connections go on")
+    wait_for_log(broker, "b.sock had been deleted and was recreated; sessions and connections continue")
 
 
 def test_the_socket_of_line_clients_is_made_anew(start: Start) -> None:
@@ -105,7 +105,7 @@ def test_the_socket_of_line_clients_is_made_anew(start: Start) -> None:
 
 
 def test_a_second_start_beside_a_broker_whose_socket_is_gone_finds_that_broker(start: Start) -> None:
-    """It is stopped, so that it cannot look after its socket; then it goes on."""
+    """The broker is stopped, so that it cannot restore its socket, and continued later."""
     broker = start(warm=0)
     with broker.wire() as wire:
         wire.run("x = 1", session="a")

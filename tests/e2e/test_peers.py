@@ -66,7 +66,7 @@ class Stranger:
 
 
 def names() -> list[bytes]:
-    """What connections of the broker's are called inside it, or might be."""
+    """Return internal names of the broker's connections, real and possible."""
     return [prefix + number.to_bytes(8, "big") for prefix in (b"L", b"Z") for number in range(1, 9)]
 
 

@@ -99,14 +99,14 @@ def test_every_key_within_an_answer_stands_in_the_page(answers: list[tuple[str, 
     }
     assert not wrong
     section = PAGE[PAGE.index("\n### info\n") : PAGE.index("\n### set-mode\n")]
-    told = next(answer["info"] for op, answer in answers if op == "info")
-    assert not [key for key in told if f"`{key}`" not in section and f'"{key}"' not in section]
+    reply = next(answer["info"] for op, answer in answers if op == "info")
+    assert not [key for key in reply if f"`{key}`" not in section and f'"{key}"' not in section]
 
 
 def test_where_a_broker_has_just_ended_the_next_one_is_started(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: Any
 ) -> None:
-    """Its socket still takes a connection, and hangs up before a word is said."""
+    """The old socket still accepts a connection, and closes it before any message."""
     directory = tmp_path_factory.mktemp("e")
     monkeypatch.setenv("REPLCTL_STATE_DIR", str(directory))
     run = directory / "run"

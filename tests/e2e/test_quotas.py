@@ -91,7 +91,7 @@ def lines_port(broker: BrokerProcess) -> str:
     return next(url for url in broker.ready["listening"] if url.startswith("lines+tcp://")).rpartition(":")[2]
 
 
-def held(broker: BrokerProcess, identity: str, limit: str) -> int:
+def in_use(broker: BrokerProcess, identity: str, limit: str) -> int:
     with broker.wire() as wire:
         quotas = wire.ask("stats")["stats"]["quotas"]
         return int(quotas.get(identity, {}).get(limit, {}).get("used", 0))
@@ -109,12 +109,12 @@ def test_150_idle_connections_of_one_user_lock_nobody_out_and_go(broker: BrokerP
         assert bob.run("6*7", session=None).value == "42"
         with broker.wire() as own:
             assert own.run("6*7", session=None).value == "42"
-        assert held(broker, hoarder, "max-connections") <= 30
-        wait_until(lambda: held(broker, hoarder, "max-connections") == 0, "silent connections are closed", 10.0)
+        assert in_use(broker, hoarder, "max-connections") <= 30
+        wait_until(lambda: in_use(broker, hoarder, "max-connections") == 0, "silent connections are closed", 10.0)
         late = stack.enter_context(other(HOARD, str(OTHER_UID), kind, place, "1"))
         assert late.stdout is not None
         assert late.stdout.readline() == "here\n"
-        wait_until(lambda: held(broker, hoarder, "max-connections") == 1, "there is room again", 5.0)
+        wait_until(lambda: in_use(broker, hoarder, "max-connections") == 1, "there is room again", 5.0)
 
 
 def test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots(broker: BrokerProcess) -> None:
@@ -123,7 +123,7 @@ def test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots(broker: Broke
         for number in range(10):
             asked = ada.ask("eval", session=f"job{number}", agent=f"label{number}", **sleep)
             assert asked.status == ["done", "running"]
-        assert held(broker, "ada", "max-concurrent-evals") == 5
+        assert in_use(broker, "ada", "max-concurrent-evals") == 5
         assert bob.run("6*7", session=None).value == "42"
         for number in range(8):
             own.ask("eval", session=f"own{number}", agent="sleeper", **sleep)
@@ -134,7 +134,7 @@ def test_sleeping_jobs_of_one_identity_hold_its_share_of_the_slots(broker: Broke
             own.ask("close", session=name)
         for number in range(10):
             assert ada.ask("close", session=f"job{number}").status == ["done", "session-closed"]
-    wait_until(lambda: held(broker, "ada", "max-sessions") == 0, "nothing is held", 5.0)
+    wait_until(lambda: in_use(broker, "ada", "max-sessions") == 0, "nothing is held", 5.0)
 
 
 def test_sessions_of_one_identity_end_at_its_quota_which_no_label_raises(broker: BrokerProcess) -> None:
@@ -163,5 +163,5 @@ def test_who_asks_too_often_may_still_interrupt_its_own_eval(broker: BrokerProce
         while ada.ask("ping").status[-1] == "pong":
             pass
         assert ada.ask("interrupt", session="endless")["interrupted-id"] == 1
-        wait_until(lambda: held(broker, "ada", "max-concurrent-evals") == 0, "it ended", 5.0)
+        wait_until(lambda: in_use(broker, "ada", "max-concurrent-evals") == 0, "it ended", 5.0)
         assert ada.ask("close", session="endless").status == ["done", "session-closed"]

@@ -57,10 +57,10 @@ def test_who_follows_an_output_is_told_what_it_did_not_get(start: Callable[..., 
         assert (short.status, short.out, short["offset"]) == (["done", "running"], "a" * 10, 10)
         other = wire.send("read", session="s", eval_id=number, wait_ms=20_000, stream="err")
         wire.ask("stdin", session="s", input="\n")
-        told = {request: wire.answer(request) for request in (whole, other)}
-    assert (told[whole]["truncated"], told[whole]["dropped-bytes"]) == (True, 50 + 5000 - 1000)
-    assert told[whole].out == "a" * 49 + "\n" + "b" * 950 + "…[truncated]"
-    assert (told[other].get("truncated"), told[other].get("dropped-bytes")) == (None, None)
+        results = {request: wire.answer(request) for request in (whole, other)}
+    assert (results[whole]["truncated"], results[whole]["dropped-bytes"]) == (True, 50 + 5000 - 1000)
+    assert results[whole].out == "a" * 49 + "\n" + "b" * 950 + "…[truncated]"
+    assert (results[other].get("truncated"), results[other].get("dropped-bytes")) == (None, None)
 
 
 def test_values_count_as_what_a_session_keeps_for_read(start: Callable[..., BrokerProcess]) -> None:

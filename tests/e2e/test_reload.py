@@ -48,9 +48,9 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: 
     broker = start(warm=0)
     write(broker, "[limits]\nmax-sessions = 'many'\n")
     ran = command(broker, "config", "reload", "--json")
-    said = json.loads(ran.stdout)
-    assert (ran.returncode, said["word"]) == (2, "invalid-config")
-    assert "limits.max-sessions: Expected `int`, got `str`" in said["err"]
+    result = json.loads(ran.stdout)
+    assert (ran.returncode, result["word"]) == (2, "invalid-config")
+    assert "limits.max-sessions: Expected `int`, got `str`" in result["err"]
     (broker.directory / "config.toml").unlink()
     with broker.wire() as wire:
         assert "which does not exist" in wire.ask("reload-config")["err"]

@@ -1,4 +1,4 @@
-"""Whose a session is: the installed command as two people, one of whom owns it."""
+"""Ownership of a session: the installed command run by its owner and by another user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from replctl import AsyncClient, Client
 
 @dataclass(frozen=True)
 class SharingUser:
-    """Somebody with a key, at a shell."""
+    """A user with a key, at a shell."""
 
     broker: BrokerProcess
     name: str
@@ -157,8 +157,8 @@ def test_what_is_refused_to_somebody_is_in_the_audit(people: tuple[SharingUser, 
     audit = [sys.executable, "-m", "replctl", "audit", "--json", "--outcome", "forbidden"]
 
     def records() -> list[Any]:
-        told = subprocess.run(audit, env=ada.broker.environ, capture_output=True, timeout=20, check=True).stdout
-        return [json.loads(line) for line in told.splitlines()]
+        result = subprocess.run(audit, env=ada.broker.environ, capture_output=True, timeout=20, check=True).stdout
+        return [json.loads(line) for line in result.splitlines()]
 
     found = wait_until(records, "the refusal is written down")
     assert [(each["op"], each["session"], each["identity"]) for each in found] == [("eval", "ada/work", "bob")]

@@ -1,4 +1,4 @@
-"""How a broker comes to be, and how it ends, through the installed command."""
+"""Start and end of a broker, through the installed command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who does not say who it is keeps nobody out who does, and a name that was shown is the connection's to its end."""
+"""Unidentified clients keep no identified one out, and a connection keeps its identity to its end."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ def test_strangers_who_stay_make_room_for_who_says_its_name_and_are_let_go(broke
         assert [each.ask("ping").status[-1] for each in crowd] == ["pong"] * 10
         late = stack.enter_context(stranger(broker))
         assert late.ask("hello", token=token(broker, "bob"))["identity"] == "bob"
-        assert crowd[0].ended()
+        assert crowd[0].has_ended()
         assert crowd[-1].ask("ping").status[-1] == "pong"
-        assert crowd[-1].ended()  # in time: it has asked, and not said who it is
+        assert crowd[-1].has_ended()  # in time: it has asked, and not said who it is
         assert late.run("6*7", session=None).value == "42"
 
 
@@ -76,7 +76,7 @@ def test_connections_of_a_token_are_counted_as_its_name_is_said(broker: BrokerPr
         excess, refused = answers[-1]
         assert refused["status"] == ["done", "error", "connection-limit-reached"]
         assert (refused["limit-value"], refused["quota-of"]) == (10, "ada")
-        assert excess.ended()
+        assert excess.has_ended()
         bob = stack.enter_context(stranger(broker))
         assert bob.ask("hello", token=token(broker, "bob"))["identity"] == "bob"
     with stranger(broker) as again:

@@ -187,7 +187,7 @@ def test_without_a_collector_evals_go_on_and_what_is_lost_is_counted(start: Call
         assert wire.run("6*7", "s").value == "42"
         lost = wait_until(lambda: (now := _traces(wire))["lost-spans"] and now, "spans are lost")
         assert lost["exported"] == 0
-        assert "refused" in lost["trouble"]
+        assert "refused" in lost["last-error"]
         wire.run("1", "s")
         wait_until(lambda: "traces do not arrive" in broker.log_text(), "the log says so")
     assert broker.stop() == 0
@@ -234,14 +234,14 @@ def _refused(tmp_path: Path, setting: str, **env: str) -> str:
 def test_a_broker_without_the_package_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "opentelemetry").mkdir()
     (tmp_path / "opentelemetry/__init__.py").touch()  # what is found first, and has nothing in it
-    told = _refused(tmp_path, "trace.otlp=http://127.0.0.1:4318", PYTHONPATH=str(tmp_path))
-    assert "pip install 'replctl[otel]'" in told
-    assert "Traceback" not in told
+    result = _refused(tmp_path, "trace.otlp=http://127.0.0.1:4318", PYTHONPATH=str(tmp_path))
+    assert "pip install 'replctl[otel]'" in result
+    assert "Traceback" not in result
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:4318", "ftp://127.0.0.1", "http://", "http://me:hunter2@127.0.0.1:4318"])
 def test_what_is_no_collector_is_refused_at_the_start(tmp_path: Path, url: str) -> None:
-    told = _refused(tmp_path, f"trace.otlp={url}")
-    assert "trace.otlp" in told
-    assert SECRET not in told
-    assert "Traceback" not in told
+    result = _refused(tmp_path, f"trace.otlp={url}")
+    assert "trace.otlp" in result
+    assert SECRET not in result
+    assert "Traceback" not in result

@@ -1,4 +1,4 @@
-"""What a broker keeps of its sessions: found again after it is gone, killed, or out of room; never in an eval's way."""
+"""Transcripts of sessions: readable after the broker ends, is killed or has a full disk; they never delay an eval."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_a_broker_that_is_killed_in_the_middle_leaves_what_can_be_read(
         for number in range(200):
             wire.run(f"{number}", "s")
 
-        def kept() -> int:
+        def stored_count() -> int:
             return sum(entry["type"] == "eval/finished" for entry in _entries(broker, kind, "s"))
 
-        wait_until(lambda: kept() > 100, "a hundred ends in the transcript")
+        wait_until(lambda: stored_count() > 100, "a hundred ends in the transcript")
         for number in range(100):
             wire.send("eval", session="s", code=f"{number}")
         broker.kill()
-    before = kept()
+    before = stored_count()
     assert before > 100
     directory = broker.directory / "transcripts"
     if kind == "jsonl":  # what a torn write leaves
@@ -105,10 +105,10 @@ def test_a_full_disk_loses_entries_and_nothing_else(start: Callable[..., BrokerP
         for number in range(60):
             assert wire.run(f"'{'x' * 500}'; {number}", "s").value == str(number)
 
-        def lost() -> bool:
+        def has_losses() -> bool:
             return bool(wire.ask("introspect", name="transcripts")["snapshots"]["transcripts"]["lost"])
 
-        wait_until(lost, "entries that are counted as lost")
+        wait_until(has_losses, "entries that are counted as lost")
         wire.run("1", "s")
         wait_until(lambda: "transcripts cannot be written" in broker.log_text(), "a line in the log")
     assert broker.log_text().count("transcripts cannot be written") == 1
@@ -241,9 +241,9 @@ def test_what_an_export_does_not_have_is_said_in_it(start: Callable[..., BrokerP
     book = json.loads(_cli(broker, "export", "long"))
     nbformat.validate(nbformat.from_dict(book))
     shown = "".join("".join(cell["source"]) for cell in book["cells"] if cell["cell_type"] == "markdown")
-    assert "events are missing here" in shown
+    assert "events missing here" in shown
     assert "41: output truncated" in shown
-    assert "events are missing here" in _cli(broker, "export", "long", "--format", "py")
+    assert "events missing here" in _cli(broker, "export", "long", "--format", "py")
     page = _cli(broker, "export", "rich", "--format", "md")
     assert "text/html" in page
     assert "\n````text\n```\nno end\n" in page

@@ -1,4 +1,4 @@
-"""What is cut, dropped, searched or refused is told as it is."""
+"""Truthful reports of output that is cut, dropped, searched or refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from replwire.replies import TRUNCATED
 LINES = 8_000_000
 
 
-def ended(wire: Wire, session: str, number: int) -> bool:
+def has_ended(wire: Wire, session: str, number: int) -> bool:
     return any(job["eval-id"] == number and job["state"] == "done" for job in wire.ask("jobs", session=session)["jobs"])
 
 
@@ -26,7 +26,7 @@ def test_bytes_that_a_slow_reader_was_not_sent_are_counted_as_text(start: Callab
         running = slow.send(
             "eval", session="s", code=f"import os\nfor n in range({LINES // 50_000}): os.write(1, b'\\n' * 50_000)"
         )
-        wait_until(lambda: ended(other, "s", 2), "the eval ends", 60)
+        wait_until(lambda: has_ended(other, "s", 2), "the eval ends", 60)
         got = dropped = 0
         for message in slow.messages(running):
             got += len(message.get("out", ""))
@@ -69,8 +69,8 @@ def test_a_search_says_what_it_has_not_seen(start: Callable[..., BrokerProcess])
         found = wire.ask("read", session="s", eval_id=1, grep="line 500")
         assert (found.out, found["notice"].endswith("output after offset 1000 is for the next read")) == ("", True)
         rest = wire.ask("read", session="s", eval_id=1, grep="line 500", offset=1000)
-        told = f"{rest['dropped-bytes']} bytes of the output were not kept"
-        assert (rest.out, rest["notice"]) == ("", f"not all of the output was searched: {told}")
+        text = f"{rest['dropped-bytes']} bytes of output not kept"
+        assert (rest.out, rest["notice"]) == ("", f"not all of the output was searched: {text}")
         first = wire.ask("read", session="s", eval_id=1, grep="line", max_bytes=100)
         assert first["notice"] == "not all of the output was searched: output after offset 100 is for the next read"
 
@@ -95,29 +95,29 @@ def test_a_time_limit_that_is_cut_is_told_at_once_with_what_would_allow_more(
         notice = next(index for index, message in enumerate(answer.messages) if "notice" in message)
         assert "status" not in answer.messages[notice]
         more = (
-            "400 ms is the most here (max-eval-time-ms)",
-            "with `wait-ms` it may run for 900 ms, and its answer is read later",
+            "the limit is 400 ms (max-eval-time-ms)",
+            "use `wait-ms` to run the code in the background for up to 900 ms",
         )
-        assert answer.messages[notice]["notice"] == f"`timeout-ms` 100000 is cut: {'; '.join(more)}"
-        assert (answer["max-eval-time-ms"], answer["hint"]) == (400, ": ".join(more))
+        assert answer.messages[notice]["notice"] == f"`timeout-ms` 100000 is reduced: {'; '.join(more)}"
+        assert (answer["max-eval-time-ms"], answer["hint"]) == (400, "; ".join(more))
         longest = wire.run("while True: pass", timeout_ms=100_000, wait_ms=20_000)
-        assert longest["hint"].startswith("900 ms is the most here (max-job-time-ms): run it in smaller parts")
+        assert longest["hint"].startswith("the limit is 900 ms (max-job-time-ms); run it in smaller parts")
         short = wire.run("while True: pass", timeout_ms=100)
-        assert short["hint"].startswith("ask for more time with `timeout-ms`")
+        assert short["hint"].startswith("raise `timeout-ms`, or use `wait-ms`")
         assert not any("notice" in message for message in short.messages)
     command = [sys.executable, "-m", "replctl", "eval", "-s", "s", "--timeout", "100s", "while True: pass"]
-    told = subprocess.run(
+    result = subprocess.run(
         [*command, "--endpoint", broker.endpoint], capture_output=True, text=True, timeout=60, check=False
     )
-    lines = told.stderr.splitlines()
+    lines = result.stderr.splitlines()
     assert lines[0].startswith(
-        "replctl: --timeout 1 min 40 s is cut: 400 ms is the most here (max-eval-time-ms); with --wait"
+        "replctl: --timeout 1 min 40 s is reduced: the limit is 400 ms (max-eval-time-ms); use --wait"
     )
     assert (
         lines[-1]
-        == "replctl: hint: 400 ms is the most here (max-eval-time-ms): with --wait it may run for 900 ms, and its answer is read later"
+        == "replctl: hint: the limit is 400 ms (max-eval-time-ms); use --wait to run the code in the background for up to 900 ms"
     )
-    assert sum("is cut" in line for line in lines) == 1
+    assert sum("is reduced" in line for line in lines) == 1
 
 
 def test_input_that_never_fits_is_refused_without_a_time_to_try_again(start: Callable[..., BrokerProcess]) -> None:

@@ -95,7 +95,7 @@ def test_fields_that_the_library_sends_itself_are_known() -> None:
 
 
 def test_a_command_does_not_load_the_table_of_operations(broker: BrokerProcess) -> None:
-    """It would take a tenth of its time."""
+    """Loading the table would take a tenth of the command's time."""
     code = "import sys; from replctl.main import main\ntry: main(sys.argv[1:])\nfinally: print('replwire.ops' in sys.modules)"
     for command in (["eval", "--ephemeral", "1"], ["ls"], ["info", "there"], ["new", "there", "--reuse"]):
         words = [sys.executable, "-c", code, *command, "--endpoint", broker.endpoint]
@@ -124,7 +124,7 @@ def test_so_is_one_that_an_option_names(tmp_path: Path) -> None:
 
 
 def test_no_broker_is_started_without_the_config_that_is_named(tmp_path: Path) -> None:
-    """Its guards and rules for agents would not hold."""
+    """Without the config its guards and rules for agents would not hold."""
     environ = {**os.environ, "REPLCTL_CONFIG": "/nowhere/c.toml", "REPLCTL_STATE_DIR": str(tmp_path)}
     command = [sys.executable, "-m", "replctl", "eval", "1"]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)

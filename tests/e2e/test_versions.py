@@ -22,7 +22,7 @@ from replctl import AsyncClient, Client, __version__
 from replwire.requests import describe_ops
 
 OLD = "0.0.9"
-SAID = (
+VERSION_TEXTS = (
     f"the broker (replctl {OLD}) is older than this client ({__version__}): "
     "`replctl shutdown` stops it with its sessions, and the next command starts the new version"
 )
@@ -74,25 +74,25 @@ def test_one_of_the_same_version_and_one_that_says_none_are_told_nothing(wire: W
 
 
 def test_a_client_in_python_knows_the_brokers_version_and_is_told_once_a_connection(older: BrokerProcess) -> None:
-    told: list[str] = []
-    with Client(older.endpoint, start=False, on_mismatch=told.append) as client:
+    results: list[str] = []
+    with Client(older.endpoint, start=False, on_mismatch=results.append) as client:
         assert client.broker_version is None
         assert [client.eval("6*7", ephemeral=True).value for _ in range(2)] == ["42", "42"]
-        assert (client.broker_version, told) == (OLD, [SAID])
+        assert (client.broker_version, results) == (OLD, [VERSION_TEXTS])
         client.disconnect()
         client.ping()
-        assert told == [SAID, SAID]
+        assert results == [VERSION_TEXTS, VERSION_TEXTS]
 
 
 def test_so_does_the_client_of_an_event_loop(older: BrokerProcess, broker: BrokerProcess) -> None:
     async def run() -> None:
-        told: list[str] = []
-        async with AsyncClient(older.endpoint, start=False, on_mismatch=told.append) as client:
+        results: list[str] = []
+        async with AsyncClient(older.endpoint, start=False, on_mismatch=results.append) as client:
             await asyncio.gather(*(client.ping() for _ in range(5)))
-            assert (client.broker_version, told) == (OLD, [SAID])
-        async with AsyncClient(broker.endpoint, start=False, on_mismatch=told.append) as client:
+            assert (client.broker_version, results) == (OLD, [VERSION_TEXTS])
+        async with AsyncClient(broker.endpoint, start=False, on_mismatch=results.append) as client:
             await client.ping()
-            assert (client.broker_version, told) == (None, [SAID])
+            assert (client.broker_version, results) == (None, [VERSION_TEXTS])
 
     asyncio.run(run())
 
@@ -101,7 +101,7 @@ def test_so_does_the_client_of_an_event_loop(older: BrokerProcess, broker: Broke
 def test_a_command_says_it_in_one_line_beside_its_output(older: BrokerProcess, form: list[str]) -> None:
     command = [sys.executable, "-m", "replctl", "eval", "6*7", "--ephemeral", "--endpoint", older.endpoint, *form]
     ended = subprocess.run(command, env=older.environ, capture_output=True, text=True, timeout=60, check=True)
-    assert ended.stderr == f"replctl: {SAID}\n"
+    assert ended.stderr == f"replctl: {VERSION_TEXTS}\n"
     assert (json.loads(ended.stdout)["value"] if form else ended.stdout.strip()) == "42"
 
 
@@ -149,7 +149,7 @@ def test_an_agent_reads_it_in_the_first_answer_of_a_tool(older: BrokerProcess) -
         calls = [server.ask("tools/call", name="eval", arguments={"code": "6*7", "session": "m"})[0] for _ in range(2)]
     first, second = (call["content"][0]["text"] for call in calls)
     assert first.splitlines()[0] == "42"
-    assert first.endswith(f"\n[{SAID}]")
+    assert first.endswith(f"\n[{VERSION_TEXTS}]")
     assert "older" not in second
 
 
@@ -161,5 +161,5 @@ def test_an_editor_shows_it_in_the_first_turn(older: BrokerProcess) -> None:
             server.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "6*7"}])[1]
             for _ in range(2)
         ]
-    assert [prompt.count(SAID) for prompt in prompts] == [1, 0]
+    assert [prompt.count(VERSION_TEXTS) for prompt in prompts] == [1, 0]
     assert all("42" in prompt for prompt in prompts)

@@ -124,14 +124,14 @@ def test_the_pub_socket_has_every_event_by_type(start: Callable[..., BrokerProce
     found: dict[bytes, dict[str, Any]] = {}
     with broker.wire() as wire:
 
-        def heard() -> bool:
+        def has_all_types() -> bool:
             wire.run("print('hi')", "s")  # until the subscription has arrived
             while reader.poll(50):
                 topic, body = reader.recv_multipart()
                 found[topic] = json.loads(body)
             return {b"eval/output", b"eval/finished"} <= found.keys()
 
-        wait_until(heard, "published events")
+        wait_until(has_all_types, "published events")
     context.destroy(linger=0)
     assert found[b"eval/output"]["reply"]["out"] == "hi\n"
     assert set(found) == {b"eval/output", b"eval/output-end", b"eval/finished"}
@@ -141,7 +141,7 @@ def test_the_pub_socket_has_every_event_by_type(start: Callable[..., BrokerProce
 
 
 def _refusal(directory: Path, setting: str) -> str:
-    """What a broker says that does not start with this setting."""
+    """Return the message of a broker that refuses to start with this setting."""
     command = [sys.executable, "-m", "replctl", "serve", "--endpoint", f"ipc://{directory}/b.sock", "--set", setting]
     env = {**os.environ, "REPLCTL_STATE_DIR": str(directory), "XDG_CONFIG_HOME": str(directory)}
     directory.chmod(0o700)
@@ -220,7 +220,7 @@ def test_metrics_are_served_and_can_be_parsed(start: Callable[..., BrokerProcess
         assert seen["replctl_eval_duration_seconds_count", ()] == 2
         assert seen["replctl_eval_duration_seconds_bucket", ("+Inf",)] == 2
         assert seen["replctl_sessions", ()] == 1
-        assert seen["replctl_workers", ("claimed",)] == 1
+        assert seen["replctl_workers", ("assigned",)] == 1
         assert seen["replctl_agent_memory_bytes", ("ada",)] > 1_000_000
         _well_formed(_get(port)[1])
         assert _get(port, "/")[0] == b"HTTP/1.1 404 Not Found"
@@ -229,7 +229,7 @@ def test_metrics_are_served_and_can_be_parsed(start: Callable[..., BrokerProcess
 
 
 def _well_formed(page: str) -> None:
-    """What `promtool check metrics` looks at."""
+    """Check the metrics as `promtool check metrics` does."""
     seen = set()
     for family in text_string_to_metric_families(page):
         assert family.documentation, family
@@ -275,25 +275,25 @@ def test_snapshots_of_a_live_broker(start: Callable[..., BrokerProcess]) -> None
             "stats",
             "sessions",
             "workers",
-            "gate",
+            "eval-semaphore",
             "quotas",
             "subscriptions",
-            "figures",
+            "metrics",
             "limits",
             "transcripts",
         } == set(found)
         assert found["sessions"]["rows"][0]["name"] == "s"
-        assert found["figures"]["ended"] == {"ok": 1}
+        assert found["metrics"]["ended"] == {"ok": 1}
 
 
 def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., BrokerProcess]) -> None:
     broker = start("transcript.backend=jsonl")
     assert broker.stop() == 0
     lines = (broker.directory / "transcripts/broker.jsonl").read_bytes().splitlines()[1:]
-    told = [events.decode(line) for line in lines]
-    assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    assert isinstance(told[-1], BrokerShutdown)
-    assert told[-1].reason == "SIGTERM"
+    results = [events.decode(line) for line in lines]
+    assert [event.seq for event in results] == list(range(1, len(results) + 1))
+    assert isinstance(results[-1], BrokerShutdown)
+    assert results[-1].reason == "SIGTERM"
 
 
 def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., BrokerProcess]) -> None:
@@ -305,7 +305,7 @@ def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., Broke
         wire.ask("close", session="s")
     assert broker.stop() == 0
     path = next(each for each in (broker.directory / "transcripts").glob("*.jsonl") if each.name != "broker.jsonl")
-    told = [events.decode(line) for line in path.read_bytes().splitlines()[1:]]
-    assert [event.seq for event in told] == list(range(1, len(told) + 1))
-    ends = [event for event in told if isinstance(event, EvalFinished)]
+    results = [events.decode(line) for line in path.read_bytes().splitlines()[1:]]
+    assert [event.seq for event in results] == list(range(1, len(results) + 1))
+    ends = [event for event in results if isinstance(event, EvalFinished)]
     assert [(each.status, each.out, each.value) for each in ends] == [("died", "1\n", None), ("ok", "", "1")]

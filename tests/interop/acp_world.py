@@ -18,7 +18,7 @@ from kit import BrokerProcess, processes_with, wait_until
 
 @dataclass
 class World:
-    """Where a client runs. `agent` is the command that it starts."""
+    """Surroundings of a client. `agent` is the command that it starts."""
 
     directory: Path
     environ: dict[str, str]

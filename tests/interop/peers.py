@@ -1,4 +1,4 @@
-"""Where the clients of other people are, and what puts them there: run this file before the tests, which fetch nothing."""
+"""Installation of third-party clients: run this file before the tests, which download nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// The official TypeScript client: talk_sdk.mjs v1|v2 COMMAND ARGS... prints what it was told as JSON.
+// The official TypeScript client: talk_sdk.mjs v1|v2 COMMAND ARGS... prints what it saw as JSON.
 const [generation, command, ...args] = process.argv.slice(2);
 const name = { name: "interop", version: "1" };
 const [{ Client }, { StdioClientTransport }] = await Promise.all(
@@ -14,7 +14,7 @@ const call = (tool, values, options) =>
     : client.callTool({ name: tool, arguments: values }, options);
 const session = `ts-${generation}`;
 const progress = [];
-const told = {
+const seen = {
   tools: (await client.listTools()).tools.map((tool) => tool.name),
   value: await call("eval", { code: "x = 41\nx + 1", session }),
   error: await call("eval", { code: "1/0", session }),
@@ -28,13 +28,13 @@ const told = {
 const cancel = new AbortController();
 const running = call("eval", { code: "import time\ntime.sleep(600)", session }, { signal: cancel.signal });
 setTimeout(() => cancel.abort("the user pressed escape"), 500);
-told.cancelled = await running.then(() => false, () => true);
+seen.cancelled = await running.then(() => false, () => true);
 for (let tries = 0; tries < 200; tries++) {
   const { structuredContent } = await call("info", { session, what: "jobs" });
-  told.last = structuredContent.jobs.at(-1).state;
-  if (told.last === "interrupted") break;
+  seen.last = structuredContent.jobs.at(-1).state;
+  if (seen.last === "interrupted") break;
   await new Promise((resolve) => setTimeout(resolve, 50));
 }
-told.after = await call("eval", { code: "x", session });
-console.log(JSON.stringify({ ...told, progress }));
+seen.after = await call("eval", { code: "x", session });
+console.log(JSON.stringify({ ...seen, progress }));
 await client.close();

@@ -36,7 +36,7 @@ class Acpx:
         ]
 
     def run(self, *args: str, code: int = 0) -> str:
-        """Its stdout; the exit code must be this one."""
+        """Return the stdout; the exit code must be this one."""
         done = subprocess.run(
             [*self._base, *args],
             env=self.here.environ,
@@ -54,7 +54,7 @@ class Acpx:
         )
 
     def say(self, text: str, *flags: str, code: int = 0) -> str:
-        """What the agent says to a prompt."""
+        """Return the agent's answer to a prompt."""
         return self.run("--format", "quiet", *flags, text, code=code).strip()
 
 
@@ -110,11 +110,11 @@ def test_acpx_cancels_from_another_call(acpx: Acpx) -> None:
 
             wait_until(busy, "the code runs", 60)
         assert "cancel requested" in acpx.run("cancel")
-        told, _ = running.communicate(timeout=60)
+        text, _ = running.communicate(timeout=60)
     finally:
         running.kill()
         running.communicate()
-    assert "[done] cancelled" in told
+    assert "[done] cancelled" in text
 
 
 def test_every_message_that_acpx_sees_is_json(acpx: Acpx) -> None:

@@ -23,19 +23,19 @@ class Editor(Client):
     def __init__(self) -> None:
         self.updates: list[Any] = []
         self.answer = "allow"
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
 
     async def session_update(self, session_id: str, update: Any, **_: Any) -> None:  # noqa: ARG002
         """Keep it."""
         self.updates.append(update)
 
-    async def request_permission(self, **asked: Any) -> RequestPermissionResponse:  # type: ignore[override]
+    async def request_permission(self, **requests: Any) -> RequestPermissionResponse:  # type: ignore[override]
         """Answer as the test wants."""
-        self.asked.append(asked)
+        self.requests.append(requests)
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", optionId=self.answer))
 
     def text(self) -> str:
-        """What the agent said since the last look."""
+        """Return the text of the agent since the last call."""
         chunks = [each for each in self.updates if each.session_update == "agent_message_chunk"]
         self.updates.clear()
         return "".join(each.content.text for each in chunks)
@@ -47,9 +47,9 @@ async def _drive(here: World) -> None:
         agent,
         process,
     ):
-        said = await agent.initialize(protocol_version=1)
-        assert said.agent_info is not None
-        assert said.agent_info.name == "replctl"
+        reply = await agent.initialize(protocol_version=1)
+        assert reply.agent_info is not None
+        assert reply.agent_info.name == "replctl"
         session = (await agent.new_session(cwd=cwd, mcp_servers=[])).session_id
 
         async def prompt(code: str) -> tuple[str, str]:
@@ -63,7 +63,7 @@ async def _drive(here: World) -> None:
         assert await prompt("x + 1") == ("end_turn", "43")
         editor.answer = "reject"
         assert await prompt("x + 2") == ("end_turn", "Not run: permission was refused.")
-        assert len(editor.asked) == 2
+        assert len(editor.requests) == 2
         got = await agent.set_config_option(session_id=session, config_id="mode", value="auto")
         assert got is not None
         assert [each.current_value for each in got.config_options] == ["auto", "python", "own"]

@@ -73,7 +73,7 @@ def test_the_inspector(peers: Peers, broker: BrokerProcess, era: str) -> None:
 
 def test_the_inspectors_load(peers: Peers, broker: BrokerProcess) -> None:
     arguments = json.dumps({"code": "6*7", "session": "load"})
-    told = inspect(
+    result = inspect(
         peers,
         broker,
         "--method",
@@ -88,33 +88,33 @@ def test_the_inspectors_load(peers: Peers, broker: BrokerProcess) -> None:
         "--load-concurrency",
         "8",
     )
-    assert (told["ok"], told["errors"], told["toolErrors"]) == (300, 0, 0)
+    assert (result["ok"], result["errors"], result["toolErrors"]) == (300, 0, 0)
 
 
 @pytest.mark.parametrize("generation", ["v1", "v2"])
 def test_the_official_typescript_client(peers: Peers, broker: BrokerProcess, generation: str) -> None:
     script = str(peers.modules.parent / "talk_sdk.mjs")
-    told = json.loads(run(broker, peers.node, script, generation, *command(broker)))
-    assert told["tools"] == OUR_TOOLS
-    assert told["value"]["content"][0]["text"].splitlines()[0] == "42"
-    assert told["error"]["isError"] is True
-    names = [each["name"] for each in told["info"]["structuredContent"]["variables"]]
+    result = json.loads(run(broker, peers.node, script, generation, *command(broker)))
+    assert result["tools"] == OUR_TOOLS
+    assert result["value"]["content"][0]["text"].splitlines()[0] == "42"
+    assert result["error"]["isError"] is True
+    names = [each["name"] for each in result["info"]["structuredContent"]["variables"]]
     assert names == ["x"]
-    assert told["progress"]
-    assert all(line.startswith("step ") for line in told["progress"])
-    assert told["cancelled"] is True
-    assert told["last"] == "interrupted"
-    assert told["after"]["content"][0]["text"].splitlines()[0] == "41"
+    assert result["progress"]
+    assert all(line.startswith("step ") for line in result["progress"])
+    assert result["cancelled"] is True
+    assert result["last"] == "interrupted"
+    assert result["after"]["content"][0]["text"].splitlines()[0] == "41"
 
 
 def test_the_client_of_fastmcp(peers: Peers, broker: BrokerProcess) -> None:
-    told = json.loads(run(broker, peers.python, str(HERE / "talk_fastmcp.py"), *command(broker)))
-    assert told["tools"] == OUR_TOOLS
-    assert told["value"].splitlines()[0] == "42"
-    assert told["error"] is True
-    assert [job.split()[1].rstrip(",") for job in told["jobs"].splitlines()] == ["ok", "error"]
-    assert "repl://sessions" in told["resources"]
-    assert told["prompts"] == ["debug", "benchmark"]
+    result = json.loads(run(broker, peers.python, str(HERE / "talk_fastmcp.py"), *command(broker)))
+    assert result["tools"] == OUR_TOOLS
+    assert result["value"].splitlines()[0] == "42"
+    assert result["error"] is True
+    assert [job.split()[1].rstrip(",") for job in result["jobs"].splitlines()] == ["ok", "error"]
+    assert "repl://sessions" in result["resources"]
+    assert result["prompts"] == ["debug", "benchmark"]
 
 
 @pytest.fixture(scope="module")
@@ -145,20 +145,20 @@ def conform(peers: Peers, broker: BrokerProcess, url: str, *words: str) -> str:
 
 @pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
 def test_the_conformance_suite(peers: Peers, broker: BrokerProcess, url: str, revision: str) -> None:
-    said = conform(peers, broker, url, "--spec-version", revision)
-    results = re.findall(r"^([✓✗]) ([\w-]+): \d+ passed", said, re.M)
-    assert {name for mark, name in results if mark == "✗"} - WITHOUT == set(), said[-3000:]
+    result = conform(peers, broker, url, "--spec-version", revision)
+    results = re.findall(r"^([✓✗]) ([\w-]+): \d+ passed", result, re.M)
+    assert {name for mark, name in results if mark == "✗"} - WITHOUT == set(), result[-3000:]
     assert len([name for mark, name in results if mark == "✓"]) >= 9
 
 
 @pytest.mark.parametrize("scenario", ["caching", "http-header-validation", "sep-2164-resource-not-found"])
 def test_scenarios_of_the_stateless_revision(peers: Peers, broker: BrokerProcess, url: str, scenario: str) -> None:
-    said = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", scenario, "--verbose")
-    assert said.count('"status": "SUCCESS"') > 0, said
-    assert '"status": "FAILURE"' not in said
+    result = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", scenario, "--verbose")
+    assert result.count('"status": "SUCCESS"') > 0, result
+    assert '"status": "FAILURE"' not in result
 
 
 def test_what_fails_of_statelessness_is_what_cannot_be_tested(peers: Peers, broker: BrokerProcess, url: str) -> None:
-    said = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", "server-stateless", "--verbose")
-    assert said.count('"status": "SUCCESS"') == 21
-    assert said.count('"status": "FAILURE"') == said.count('"errorMessage": "Not testable: ')
+    result = conform(peers, broker, url, "--spec-version", "2026-07-28", "--scenario", "server-stateless", "--verbose")
+    assert result.count('"status": "SUCCESS"') == 21
+    assert result.count('"status": "FAILURE"') == result.count('"errorMessage": "Not testable: ')

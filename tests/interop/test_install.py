@@ -1,4 +1,4 @@
-"""What `replctl install` writes, and the plugin, as Claude Code and Codex themselves read them."""
+"""Files of `replctl install` and the plugin, as Claude Code and Codex themselves read them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 60
 
 
 class InstallUser:
-    """Somebody with a home of their own, and nothing in it."""
+    """A user with an empty home directory."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -57,7 +57,7 @@ def user() -> Iterator[InstallUser]:
 
 
 def claude(peers: Peers) -> Path:
-    """Its program: what stands in `.bin` is put right by an install script, and those do not run here."""
+    """Return the path of the program itself: `.bin` needs an install script, and none run here."""
     (program,) = peers.modules.glob("@anthropic-ai/claude-code-linux-*/claude")
     return program
 
@@ -76,9 +76,9 @@ def test_codex_reads_its_entry(peers: Peers, user: InstallUser) -> None:
 def test_claude_code_connects_to_the_server_of_its_entry(peers: Peers, user: InstallUser) -> None:
     user.run(PROGRAM, "install", "--client", "claude")
     assert f"replctl: {PROGRAM} mcp - ✔ Connected" in user.run(claude(peers), "mcp", "list")
-    told = user.run(claude(peers), "mcp", "get", "replctl")
-    assert "Scope: User config" in told
-    assert "Status: ✔ Connected" in told
+    result = user.run(claude(peers), "mcp", "get", "replctl")
+    assert "Scope: User config" in result
+    assert "Status: ✔ Connected" in result
     before = (user.home / ".claude.json").read_text()
     assert user.run(PROGRAM, "install", "--client", "claude") == ""  # Claude has written the file since
     assert (user.home / ".claude.json").read_text() == before

@@ -1,4 +1,4 @@
-"""How the tests start the server, and speak to it: by the SDK's own client, or by bare lines."""
+"""Start of the server, and connections to it: by the SDK's own client, or by bare lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"na
 
 
 def server_parameters(broker: BrokerProcess, *args: str) -> StdioServerParameters:
-    """How a client starts the server."""
+    """Return the parameters with which a client starts the server."""
     command = ["-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, *args]
     return StdioServerParameters(command=sys.executable, args=command, env=broker.environ, cwd=str(broker.directory))
 

@@ -25,7 +25,7 @@ def test_schemas_are_printed_as_json(set: str, form: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--agent", "not a name"], "agent name may only contain"),
         (["--endpoint", "http://x"], "not an endpoint"),
@@ -33,10 +33,10 @@ def test_schemas_are_printed_as_json(set: str, form: str, key: str) -> None:
         (["--budget", "3"], "--budget"),
     ],
 )
-def test_what_cannot_be_served_is_said_at_once(words: list[str], said: str) -> None:
+def test_what_cannot_be_served_is_said_at_once(words: list[str], expected: str) -> None:
     done = CliRunner().invoke(cli, ["mcp", *words])
     assert done.exit_code != 0
-    assert said in done.output
+    assert expected in done.output
 
 
 def test_the_users_own_socket_is_found_without_its_variable(tmp_path: Path) -> None:

@@ -69,15 +69,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]
 
 
 class Reviewer:
-    """Who sits at the client: what was asked, and what is answered."""
+    """User of a client: records questions and answers them."""
 
     def __init__(self, action: str) -> None:
         self.action = action
-        self.asked: list[str] = []
+        self.questions: list[str] = []
         self.answers: list[str] = []  # to the next questions
 
     async def __call__(self, _: Any, params: ElicitRequestParams) -> ElicitResult:
-        self.asked.append(params.message)
+        self.questions.append(params.message)
         action = self.answers.pop(0) if self.answers else self.action
         return ElicitResult.model_validate({"action": action, "content": {}})
 
@@ -94,9 +94,9 @@ async def test_a_yes_lets_code_run_that_a_hook_asks_about(guarded: BrokerProcess
     async with _client(guarded, mode, person) as client:
         result = await run(client, "rm = 6\nrm * 7", f"yes-{mode}")
         assert text(result).splitlines()[0] == "42"
-        assert person.asked == ["Delete?\nit says rm (hook guard/words)"]
+        assert person.questions == ["Delete?\nit says rm (hook guard/words)"]
         assert text(await run(client, "'mv' + str(7)", f"yes-{mode}")).splitlines()[0] == "'mv7'"
-        assert len(person.asked) == 2
+        assert len(person.questions) == 2
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -104,11 +104,11 @@ async def test_each_hook_that_asks_is_answered_for_itself(guarded: BrokerProcess
     person = Reviewer("accept")
     async with _client(guarded, mode, person) as client:
         assert text(await run(client, "rm = mv = 3\nrm", f"two-{mode}")).splitlines()[0] == "3"
-        assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
-        person.asked.clear()
+        assert [each.partition("?")[0] for each in person.questions] == ["Delete", "Really"]
+        person.questions.clear()
         person.answers = ["accept", "decline"]
         assert (await run(client, "rm = mv = 4", f"two-{mode}")).is_error
-        assert [each.partition("?")[0] for each in person.asked] == ["Delete", "Really"]
+        assert [each.partition("?")[0] for each in person.questions] == ["Delete", "Really"]
 
 
 @pytest.mark.parametrize("action", ["decline", "cancel"])
@@ -119,7 +119,7 @@ async def test_a_no_is_an_error_that_says_what_was_wanted(guarded: BrokerProcess
         result = await run(client, "rm = 1", f"no-{mode}")
         assert result.is_error
         assert "hook guard/words: it says rm; the code did not run" in text(result)
-        assert len(person.asked) == 1
+        assert len(person.questions) == 1
         assert text(await run(client, "5", f"no-{mode}")).splitlines()[0] == "5"
 
 

@@ -38,13 +38,13 @@ class Served:
         command = [sys.executable, "-P", "-m", "replctl", "mcp", "--endpoint", broker.endpoint, "--http", "127.0.0.1:0"]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, env=broker.environ)
         assert self.process.stderr is not None
-        said = re.fullmatch(
+        result = re.fullmatch(
             r"replctl: MCP at http://127\.0\.0\.1:(\d+)/mcp; its bearer token is in (.*)\n",
             self.process.stderr.readline().decode(),
         )
-        assert said is not None
-        self.port = int(said[1])
-        self.path = Path(said[2])
+        assert result is not None
+        self.port = int(result[1])
+        self.path = Path(result[2])
         self.token = self.path.read_text().strip()
         self.url = f"http://127.0.0.1:{self.port}/mcp"
 
@@ -116,8 +116,8 @@ def _until(broker: BrokerProcess, session: str, state: str) -> None:
 
 
 async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: BrokerProcess) -> None:
-    gate = broker.directory / "http-end"
-    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    opened = broker.directory / "http-end"
+    code = f"import os, time\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)\n'end'"
     served = Served(broker)
     with ThreadPoolExecutor(2) as pool:
         for mode in ("legacy", "auto"):
@@ -136,7 +136,7 @@ async def test_the_end_of_the_server_is_not_the_end_of_the_code(broker: BrokerPr
             served.process.send_signal(signal.SIGTERM)
             _, err = served.process.communicate(timeout=20)
             assert b"Traceback" not in err, err
-            gate.touch()
+            opened.touch()
             for mode in ("legacy", "auto"):
                 assert wire.ask("read", session=f"http-end-{mode}", eval_id=1, wait_ms=20_000).value == "'end'"
 
@@ -148,19 +148,19 @@ async def _one_call(served: Served, mode: str, code: str, session: str) -> None:
 
 
 async def test_progress_comes_over_http(served: Served, broker: BrokerProcess) -> None:
-    gate = broker.directory / "http-progress"
-    code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
-    said: list[str | None] = []
+    opened = broker.directory / "http-progress"
+    code = f"import os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)"
+    results: list[str | None] = []
 
     async def progress(_done: float, _total: float | None, message: str | None) -> None:
-        said.append(message)
-        gate.touch()
+        results.append(message)
+        opened.touch()
 
     async with served.client() as client:
         arguments = {"code": code, "session": "http-progress"}
         result: CallToolResult = await client.call_tool("eval", arguments, progress_callback=progress)
     assert not result.is_error
-    assert said[0] == "begun"
+    assert results[0] == "begun"
 
 
 def test_nobody_gets_in_without_the_token(served: Served) -> None:

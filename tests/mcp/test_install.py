@@ -203,8 +203,8 @@ def test_files_and_entries_are_those_of_the_clients_documentation(
     assert {**found, "command": "replctl"} == entry
     assert (Path(found["command"]).name, os.path.isabs(found["command"])) == ("replctl", True)
     assert install(work, "--client", client, "--scope", "project").returncode == (2 if project is None else 0)
-    told = [_parsed(path)[key] for path in work.rglob("*") if path.is_file()]
-    assert told == ([] if project is None else [{"replctl": entry}])
+    results = [_parsed(path)[key] for path in work.rglob("*") if path.is_file()]
+    assert results == ([] if project is None else [{"replctl": entry}])
     assert project is None or (work / project).exists()
 
 

@@ -1,4 +1,4 @@
-"""What models are told of the tools: names, schemas, and how much text that is."""
+"""Descriptions of the tools for models: names, schemas, and the amount of text."""
 
 from __future__ import annotations
 

@@ -119,8 +119,8 @@ async def test_a_session_outlives_the_connection(connect: Connect) -> None:
 
 
 async def test_calls_run_side_by_side(connect: Connect, broker: BrokerProcess) -> None:
-    gate = broker.directory / "gate"
-    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'opened'"
+    opened = broker.directory / "gate"
+    code = f"import os, time\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)\n'opened'"
     async with connect() as client, anyio.create_task_group() as tasks:
         waiting: list[CallToolResult] = []
 
@@ -130,25 +130,25 @@ async def test_calls_run_side_by_side(connect: Connect, broker: BrokerProcess) -
         tasks.start_soon(wait)
         assert text(await run(client, "1+1", "side-2")).splitlines()[0] == "2"
         assert not waiting
-        gate.touch()
+        opened.touch()
     assert text(waiting[0]).splitlines()[0] == "'opened'"
 
 
 @pytest.mark.parametrize("mode", ERAS)
 async def test_progress_tells_the_last_line(connect: Connect, broker: BrokerProcess, mode: str) -> None:
-    gate = broker.directory / f"progress-{mode}"
-    code = f"import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)"
-    said: list[tuple[float, str | None]] = []
+    opened = broker.directory / f"progress-{mode}"
+    code = f"import os, time\nprint('step 1', flush=True)\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)"
+    results: list[tuple[float, str | None]] = []
 
     async def progress(done: float, _total: float | None, message: str | None) -> None:
-        said.append((done, message))
-        gate.touch()
+        results.append((done, message))
+        opened.touch()
 
     async with connect(mode=mode) as client:
         result = await client.call_tool("eval", {"code": code, "session": f"p-{mode}"}, progress_callback=progress)
     assert not result.is_error
-    assert said[0][1] == "step 1"
-    assert [done for done, _ in said] == sorted({done for done, _ in said})
+    assert results[0][1] == "step 1"
+    assert [done for done, _ in results] == sorted({done for done, _ in results})
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -188,33 +188,33 @@ async def test_a_cancelled_call_interrupts_its_code_and_keeps_the_state(connect:
         async def begun() -> bool:
             return any(job["state"] == "running" for job in await jobs())
 
-        async def ended() -> bool:
+        async def has_ended() -> bool:
             return (await jobs())[-1]["state"] == "interrupted"
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(call)
             await until(begun, "the code runs")
             tasks.cancel_scope.cancel()
-        await until(ended, "the code was interrupted")
+        await until(has_ended, "the code was interrupted")
         assert text(await run(client, "x", session)).splitlines()[0] == "7"
 
 
 async def test_a_client_that_stops_waiting_interrupts_nothing(connect: Connect, broker: BrokerProcess) -> None:
-    gate = broker.directory / "patient"
-    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    opened = broker.directory / "patient"
+    code = f"import os, time\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)\n'end'"
     async with connect() as client:
         with pytest.raises(MCPError, match="timed out"):
             await client.call_tool("eval", {"code": code, "session": "patient"}, read_timeout_seconds=1)
         await run(client, "1", "patient-other")  # what came with the cancellation has been thought about by now
         await anyio.sleep(0.2)
-        gate.touch()
+        opened.touch()
         end = await client.call_tool("read", {"session": "patient", "eval_id": 1, "wait": 20})
     assert text(end).splitlines()[0] == "'end'"
 
 
 async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: BrokerProcess) -> None:
-    gate = broker.directory / "eof"
-    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    opened = broker.directory / "eof"
+    code = f"import os, time\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)\n'end'"
     process = start_raw(broker)
     send_request(process, "initialize", 1, **HELLO)
     assert receive(process)["id"] == 1
@@ -224,14 +224,14 @@ async def test_the_end_of_input_ends_the_server_and_not_the_code(broker: BrokerP
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(20) == 0
-        gate.touch()
+        opened.touch()
         assert wire.ask("read", session="eof", eval_id=1, wait_ms=20_000).value == "'end'"
     finish(process)
 
 
 async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_on(broker: BrokerProcess) -> None:
-    gate = broker.directory / "deaf"
-    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    opened = broker.directory / "deaf"
+    code = f"import os, time\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)\n'end'"
     process = start_raw(broker)
     send_request(process, "initialize", 1, **HELLO)
     receive(process)
@@ -245,9 +245,9 @@ async def test_a_server_that_nobody_hears_ends_without_a_word_and_the_code_goes_
         process.stdin.close()
         assert process.wait(20) == 0
         assert process.stderr is not None
-        with process.stderr as said:
-            assert said.read() == b""
-        gate.touch()
+        with process.stderr as result:
+            assert result.read() == b""
+        opened.touch()
         assert wire.ask("read", session="deaf", eval_id=1, wait_ms=20_000).value == "'end'"
 
 
@@ -328,23 +328,23 @@ async def test_a_broker_that_dies_costs_its_sessions_and_the_next_call_says_so(
 async def test_a_broker_that_somebody_else_has_started_since_is_told_too(
     own_broker: BrokerProcess, connect: Connect
 ) -> None:
-    news = "[a new broker was started; the previous one ended with its sessions]"
+    notice = "[a new broker was started; the previous one ended with its sessions]"
     async with connect(of=own_broker) as first, connect(of=own_broker) as second:
         for client in (first, second):
-            assert news not in text(await run(client, "x = 1", "both"))
+            assert notice not in text(await run(client, "x = 1", "both"))
         own_broker.stop()
         assert "[new session both" in text(await run(first, "1", "both"))
         answer = text(await run(second, "x", "both"))
         assert "NameError" in answer
-        assert answer.endswith(news)
-        assert news not in text(await run(second, "1", "both"))
+        assert answer.endswith(notice)
+        assert notice not in text(await run(second, "1", "both"))
 
 
 async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_call(
     broker: BrokerProcess, connect: Connect
 ) -> None:
-    gate = broker.directory / "large"
-    code = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(.01)\n'end'"
+    opened = broker.directory / "large"
+    code = f"import os, time\nwhile not os.path.exists({str(opened)!r}): time.sleep(.01)\n'end'"
     async with connect() as client, anyio.create_task_group() as tasks:
 
         async def call() -> None:
@@ -353,7 +353,7 @@ async def test_what_is_too_large_for_the_broker_is_refused_and_costs_no_other_ca
         tasks.start_soon(call)
         await anyio.to_thread.run_sync(_busy, broker, "small")
         refused = await run(client, "y" * 3_000_000, "large")
-        gate.touch()
+        opened.touch()
         assert refused.is_error
         assert text(refused).startswith("message-too-large: a request of 3000")
         assert text(await run(client, "len('" + "y" * 900_000 + "')", "large")).splitlines()[0] == "900000"

@@ -49,7 +49,7 @@ def nexo(broker: BrokerProcess) -> Iterator[Tools]:
         yield tools
 
 
-def told(tools: Tools, **arguments: Any) -> dict[str, Any]:
+def structured(tools: Tools, **arguments: Any) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(tools.call(arguments).text)
     return facts
 
@@ -78,52 +78,54 @@ def test_the_reply_set_runs_code_in_its_own_default_session(broker: BrokerProces
 
 
 def test_the_nexo_tool_spawns_execs_and_kills(nexo: Tools) -> None:
-    spawned = told(nexo, action="spawn", runtime="python")
+    spawned = structured(nexo, action="spawn", runtime="python")
     assert sorted(spawned) == ["message", "runtime", "session_id"]
     session = spawned["session_id"]
-    assert told(nexo, action="exec", session_id=session, code="x = 20\nx + 1") == {
+    assert structured(nexo, action="exec", session_id=session, code="x = 20\nx + 1") == {
         "stdout": "21\n",
         "stderr": "",
         "timed_out": False,
         "exit_code": None,
     }
-    failed = told(nexo, action="exec", session_id=session, code="1/0")
+    failed = structured(nexo, action="exec", session_id=session, code="1/0")
     assert failed["stderr"].endswith("ZeroDivisionError: division by zero\n")
-    listed = told(nexo, action="list")
+    listed = structured(nexo, action="list")
     mine = next(each for each in listed["sessions"] if each["session_id"] == session)
     assert sorted(mine) == ["cwd", "exit_code", "output_len", "runtime", "session_id", "spawned_at"]
     assert mine["cwd"] == "/tmp"
-    assert told(nexo, action="kill", session_id=session) == {"message": f"session {session} terminated"}
-    assert told(nexo, action="exec", session_id=session, code="1") == {"error": f"session not found: {session}"}
+    assert structured(nexo, action="kill", session_id=session) == {"message": f"session {session} terminated"}
+    assert structured(nexo, action="exec", session_id=session, code="1") == {"error": f"session not found: {session}"}
 
 
 def test_the_nexo_tool_reports_how_the_interpreter_ended(nexo: Tools) -> None:
-    session = told(nexo, action="spawn", runtime="python")["session_id"]
-    assert told(nexo, action="exec", session_id=session, code="import os; os._exit(3)")["exit_code"] == 3
-    assert told(nexo, action="exec", session_id=session, code="import os; os.abort()")["exit_code"] == -6
+    session = structured(nexo, action="spawn", runtime="python")["session_id"]
+    assert structured(nexo, action="exec", session_id=session, code="import os; os._exit(3)")["exit_code"] == 3
+    assert structured(nexo, action="exec", session_id=session, code="import os; os.abort()")["exit_code"] == -6
 
 
 WAIT_FOR = "import os, time\nwhile not os.path.exists({!r}): time.sleep(.01)\n"
 
 
 def spawn(nexo: Tools, runtime: str = "python") -> str:
-    session: str = told(nexo, action="spawn", runtime=runtime)["session_id"]
+    session: str = structured(nexo, action="spawn", runtime=runtime)["session_id"]
     return session
 
 
 def test_the_nexo_tool_reads_only_what_is_new(nexo: Tools, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("replctl.tools.compat.nexo.TIMEOUT_SECONDS", 0.3)
-    session, gate = spawn(nexo), tmp_path / "gate"
-    assert told(nexo, action="read", session_id=session)["stdout"] == ""
-    code = "print('one', flush=True)\n" + WAIT_FOR.format(str(gate)) + "print('two')\n'end'"
-    first = told(nexo, action="exec", session_id=session, code=code)
+    session, opened = spawn(nexo), tmp_path / "gate"
+    assert structured(nexo, action="read", session_id=session)["stdout"] == ""
+    code = "print('one', flush=True)\n" + WAIT_FOR.format(str(opened)) + "print('two')\n'end'"
+    first = structured(nexo, action="exec", session_id=session, code=code)
     assert first == {"stdout": "one\n", "stderr": "", "timed_out": True, "exit_code": None}
-    assert told(nexo, action="read", session_id=session)["stdout"] == ""
-    gate.touch()
+    assert structured(nexo, action="read", session_id=session)["stdout"] == ""
+    opened.touch()
     second: dict[str, Any] = {}
-    wait_until(lambda: not second.update(told(nexo, action="read", session_id=session)) and second["stdout"], "it ends")
+    wait_until(
+        lambda: not second.update(structured(nexo, action="read", session_id=session)) and second["stdout"], "it ends"
+    )
     assert second == {"stdout": "two\n'end'\n", "stderr": "", "timed_out": False, "exit_code": None}
-    listed = {each["session_id"]: each for each in told(nexo, action="list")["sessions"]}
+    listed = {each["session_id"]: each for each in structured(nexo, action="list")["sessions"]}
     assert listed[session]["output_len"] == len("one\ntwo\n'end'\n")
     assert listed[session]["cwd"] == "/tmp"
     assert listed[session]["spawned_at"].startswith("20")
@@ -133,12 +135,12 @@ def test_a_second_exec_of_nexo_loses_nothing_of_the_first(
     nexo: Tools, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("replctl.tools.compat.nexo.TIMEOUT_SECONDS", 0.3)
-    session, gate = spawn(nexo), tmp_path / "gate"
-    code = WAIT_FOR.format(str(gate)) + "print('of the first')"
-    assert told(nexo, action="exec", session_id=session, code=code)["timed_out"] is True
-    gate.touch()
+    session, opened = spawn(nexo), tmp_path / "gate"
+    code = WAIT_FOR.format(str(opened)) + "print('of the first')"
+    assert structured(nexo, action="exec", session_id=session, code=code)["timed_out"] is True
+    opened.touch()
     monkeypatch.setattr("replctl.tools.compat.nexo.TIMEOUT_SECONDS", 20.0)
-    both = told(nexo, action="exec", session_id=session, code="print('of the second')")
+    both = structured(nexo, action="exec", session_id=session, code="print('of the second')")
     assert both["stdout"] == "of the first\nof the second\n"
 
 
@@ -157,26 +159,28 @@ def test_a_second_exec_of_nexo_loses_nothing_of_the_first(
 )
 def test_the_nexo_tool_reads_what_was_printed_between_execs(nexo: Tools, runtime: str, code: str) -> None:
     session = spawn(nexo, runtime)
-    seen = [told(nexo, action="exec", session_id=session, code=code)["stdout"]]
+    seen = [structured(nexo, action="exec", session_id=session, code=code)["stdout"]]
     wait_until(
-        lambda: seen.append(told(nexo, action="read", session_id=session)["stdout"]) or "between" in "".join(seen),
+        lambda: (
+            seen.append(structured(nexo, action="read", session_id=session)["stdout"]) or "between" in "".join(seen)
+        ),
         "it is printed",
     )
     assert "".join(seen).count("between") == 1
-    assert told(nexo, action="read", session_id=session)["stdout"] == ""
+    assert structured(nexo, action="read", session_id=session)["stdout"] == ""
 
 
 def test_input_does_not_block_a_session_of_nexo(nexo: Tools) -> None:
     session = spawn(nexo)
-    failed = told(nexo, action="exec", session_id=session, code="input('name? ')")
+    failed = structured(nexo, action="exec", session_id=session, code="input('name? ')")
     assert failed["timed_out"] is False
     assert failed["stderr"]
-    assert told(nexo, action="exec", session_id=session, code="6 * 7")["stdout"] == "42\n"
+    assert structured(nexo, action="exec", session_id=session, code="6 * 7")["stdout"] == "42\n"
 
 
 def test_the_cap_of_nexo_drops_the_oldest(nexo: Tools) -> None:
     code = "for n in range(400_000): print(n)"
-    out = told(nexo, action="exec", session_id=spawn(nexo), code=code)["stdout"]
+    out = structured(nexo, action="exec", session_id=spawn(nexo), code=code)["stdout"]
     assert len(out) == 65_536
     assert out.endswith("\n399998\n399999\n")
 
@@ -184,27 +188,29 @@ def test_the_cap_of_nexo_drops_the_oldest(nexo: Tools) -> None:
 def test_the_time_limit_of_the_agent_is_a_timeout_of_nexo(own_broker: BrokerProcess) -> None:
     with toolset("nexo", endpoint=own_broker.endpoint, agent="ana", cwd="/tmp") as tools:
         session = spawn(tools)
-        assert told(tools, action="exec", session_id=session, code="while True: pass")["timed_out"] is True
-        assert told(tools, action="exec", session_id=session, code="1")["stdout"] == "1\n"
-        refused = told(tools, action="spawn", runtime="bash")["error"]
+        assert structured(tools, action="exec", session_id=session, code="while True: pass")["timed_out"] is True
+        assert structured(tools, action="exec", session_id=session, code="1")["stdout"] == "1\n"
+        refused = structured(tools, action="spawn", runtime="bash")["error"]
         assert refused == "runtime 'bash' not allowed: ana may open python, node sessions, not bash"
         for _ in range(2):
             spawn(tools)
-        assert told(tools, action="spawn", runtime="python")["error"] == (
-            "session limit reached (ana has as many sessions as it may (max-sessions = 3): close one)"
+        assert structured(tools, action="spawn", runtime="python")["error"] == (
+            "session limit reached (ana has reached its session limit (max-sessions = 3): close one)"
         )
     with toolset("nexo", endpoint=own_broker.endpoint, agent="stranger") as tools:
-        assert told(tools, action="list")["error"] == "forbidden: agent stranger is not enabled here"
+        assert structured(tools, action="list")["error"] == "forbidden: agent stranger is not enabled here"
     with toolset("nexo", endpoint=own_broker.endpoint, agent="ana", binding="chat") as tools:
-        assert told(tools, action="spawn", runtime="node")["error"].endswith("ana may open python sessions, not node")
+        assert structured(tools, action="spawn", runtime="node")["error"].endswith(
+            "ana may open python sessions, not node"
+        )
 
 
 def test_long_code_and_input_stay_reachable_in_the_agentrepl_set(broker: BrokerProcess, tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
+    opened = tmp_path / "gate"
     with toolset("agentrepl", endpoint=broker.endpoint, settings=ToolSettings(wait=0.3)) as tools:
-        long = tools.call("eval", {"code": WAIT_FOR.format(str(gate)) + "'end'", "session": "five"})
+        long = tools.call("eval", {"code": WAIT_FOR.format(str(opened)) + "'end'", "session": "five"})
         assert f"eval(session='five', eval_id={long.structured['eval_id']})" in long.text
-        gate.touch()
+        opened.touch()
         read = {"session": "five", "eval_id": long.structured["eval_id"]}
         wait_until(lambda: tools.call("eval", read).text == "'end'", "it ends")
         asked = tools.call("eval", {"code": "input('name? ')", "session": "five"})
@@ -214,8 +220,8 @@ def test_long_code_and_input_stay_reachable_in_the_agentrepl_set(broker: BrokerP
 
 def test_activating_a_directory_without_an_environment_makes_one(broker: BrokerProcess, tmp_path: Path) -> None:
     with toolset("agentrepl", endpoint=broker.endpoint, cwd=str(tmp_path)) as tools:
-        told = tools.call("activate", {"path": str(tmp_path), "session": "fresh-env"})
-        assert told.text.splitlines()[:2] == [
+        structured = tools.call("activate", {"path": str(tmp_path), "session": "fresh-env"})
+        assert structured.text.splitlines()[:2] == [
             f"Created a new environment in {tmp_path}",
             f"Activated project: {tmp_path}",
         ]

@@ -32,7 +32,7 @@ def test_the_begin_and_the_end_are_kept_and_the_marks_add_up(text: str, budget: 
     head = min(folded.intact_head, 20, line * 2 // 3 - 10)
     assert folded.text[: max(0, head)] == text[: max(0, head)]
     marked = sum(int(n) for n in re.findall(r"…\[\+(\d+)\]…", folded.text))
-    marked += sum(int(n) for n in re.findall(r"…\[(\d+) characters in \d+ lines left out\]…", folded.text))
+    marked += sum(int(n) for n in re.findall(r"…\[(\d+) characters? in \d+ lines? left out\]…", folded.text))
     assert marked == folded.cut_chars
 
 

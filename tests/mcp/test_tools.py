@@ -16,7 +16,7 @@ def test_an_eval_says_what_the_model_asked_for(stub: Start) -> None:
     broker = stub(scripted_replies(eval={"value": "42"}))
     asked = {"code": "6*7", "session": "lab", "timeout": "2.5", "wait": 7, "runtime": "node"}
     call_tool(broker, "eval", asked, cwd="/tmp")
-    heard = broker.next_request()
+    result = broker.next_request()
     assert {
         "code": "6*7",
         "session": "lab",
@@ -26,8 +26,8 @@ def test_an_eval_says_what_the_model_asked_for(stub: Start) -> None:
         "runtime": "node",
         "cwd": "/tmp",
         "agent": "ada",
-    }.items() <= heard.items()
-    assert "image/png" in heard["mime"]
+    }.items() <= result.items()
+    assert "image/png" in result["mime"]
 
 
 def test_an_ephemeral_eval_names_no_session(stub: Start) -> None:
@@ -63,8 +63,8 @@ def test_a_time_without_end_is_a_long_time(stub: Start) -> None:
     broker = stub(scripted_replies())
     forever = float("inf")
     assert not call_tool(broker, "eval", {"code": "1", "timeout": forever, "wait": forever}).error
-    heard = broker.next_request()
-    assert heard["timeout-ms"] == heard["wait-ms"] == 2**53
+    result = broker.next_request()
+    assert result["timeout-ms"] == result["wait-ms"] == 2**53
 
 
 def test_null_is_the_same_as_absent(stub: Start) -> None:
@@ -272,9 +272,9 @@ def test_a_page_is_whole_and_says_where_the_next_begins(stub: Start) -> None:
 def test_a_search_is_handed_to_the_broker(stub: Start) -> None:
     broker = stub(scripted_replies())
     call_tool(broker, "read", {"eval_id": 5, "grep": "ERROR", "wait": 0})
-    heard = broker.next_request()
-    assert heard["grep"] == "ERROR"
-    assert "max-bytes" not in heard
+    result = broker.next_request()
+    assert result["grep"] == "ERROR"
+    assert "max-bytes" not in result
 
 
 def test_a_lookup_is_told(stub: Start) -> None:

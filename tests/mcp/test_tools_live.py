@@ -181,5 +181,5 @@ def test_sessions_are_opened_listed_and_closed(tools: Tools) -> None:
     assert tools.call("sessions", {"action": "new", "session": "open"}).structured["created"] is False
     assert "open: idle, python, epoch 1, 0 evals, opened by loop, in /tmp" in tools.call("sessions", {}).text
     assert not tools.call("sessions", {"action": "close", "session": "open"}).error
-    gone = tools.call("sessions", {"action": "close", "session": "open"})
-    assert gone.structured["status"] == "session-not-found"
+    closed = tools.call("sessions", {"action": "close", "session": "open"})
+    assert closed.structured["status"] == "session-not-found"

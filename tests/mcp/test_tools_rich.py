@@ -1,4 +1,4 @@
-"""What code shows, as tools give it: pictures unasked, tables, the best form of a value, and files for the rest."""
+"""Rich results of tools: pictures, tables, the best form of a value, and files for the rest."""
 
 from __future__ import annotations
 

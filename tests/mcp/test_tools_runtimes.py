@@ -30,7 +30,7 @@ def nexo(broker: BrokerProcess) -> Iterator[Tools]:
         yield tools
 
 
-def told(tools: Tools, code: str, runtime: str) -> tuple[list[str], bool, Any]:
+def run_code(tools: Tools, code: str, runtime: str) -> tuple[list[str], bool, Any]:
     """The lines of an answer but for its notes, whether it is an error, and the value among its facts."""
     answer = tools.call("eval", {"code": code, "session": f"in-{runtime}", "runtime": runtime})
     return [line for line in answer.text.splitlines() if line[:1] != "["], answer.error, answer.structured.get("value")
@@ -50,8 +50,8 @@ def told(tools: Tools, code: str, runtime: str) -> tuple[list[str], bool, Any]:
 def test_bash_has_output_and_tells_of_a_command_that_failed(
     tools: Tools, code: str, lines: list[str], value: str | None
 ) -> None:
-    told(tools, "x=41", "bash")
-    assert told(tools, code, "bash") == (lines, False, value)
+    run_code(tools, "x=41", "bash")
+    assert run_code(tools, code, "bash") == (lines, False, value)
 
 
 @NODE
@@ -68,13 +68,13 @@ def test_bash_has_output_and_tells_of_a_command_that_failed(
     ],
 )
 def test_node_has_values_and_undefined_is_none(tools: Tools, code: str, lines: list[str], value: str | None) -> None:
-    shown = told(tools, code, "node")
+    shown = run_code(tools, code, "node")
     assert ([line for line in shown[0] if line] or lines, shown[1:]) == (lines, (False, value))
 
 
 @NODE
 def test_an_error_of_node_is_an_error(tools: Tools) -> None:
-    lines, error, value = told(tools, "nothing.at.all", "node")
+    lines, error, value = run_code(tools, "nothing.at.all", "node")
     assert error
     assert "ReferenceError: nothing is not defined" in "\n".join(lines)
     assert value is None

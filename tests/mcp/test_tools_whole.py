@@ -21,8 +21,8 @@ def tools(broker: BrokerProcess) -> Iterator[Tools]:
 
 def test_a_clone_has_the_names_and_goes_its_own_way(tools: Tools) -> None:
     tools.call("eval", {"code": "x = [1]\nlock = __import__('threading').Lock()", "session": "whole-a"})
-    told = tools.call("sessions", {"action": "clone", "session": "whole-a", "to": "whole-b"})
-    assert told.text.startswith("session whole-b is a copy of whole-a: 1 names; not copied: lock (")
+    reply = tools.call("sessions", {"action": "clone", "session": "whole-a", "to": "whole-b"})
+    assert reply.text.startswith("session whole-b is a copy of whole-a: 1 name; not copied: lock (")
     tools.call("eval", {"code": "x.append(2)", "session": "whole-b"})
     assert tools.call("eval", {"code": "x", "session": "whole-a"}).structured["value"] == "[1]"
     assert tools.call("eval", {"code": "x", "session": "whole-b"}).structured["value"] == "[1, 2]"
@@ -63,10 +63,10 @@ def test_a_file_elsewhere_is_refused_with_another_way(tools: Tools, tmp_path: Pa
 
 
 def test_the_environment_is_shown_and_a_session_opened_for_it(tools: Tools) -> None:
-    told = tools.call("env", {"session": "whole-env"})
+    reply = tools.call("env", {"session": "whole-env"})
     value = tools.call("eval", {"code": "import sys; sys.executable", "session": "whole-env"}).structured["value"]
     assert (
-        told.text
+        reply.text
         == f"session whole-env: no environment of its own, {value.strip(repr('')[0])}\n[new session whole-env]"
     )
 

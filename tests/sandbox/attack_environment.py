@@ -24,7 +24,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from attacks import ATTACKS, Attack, program
+from attack_programs import program
+from attacks import ATTACKS, Attack
 from replwire.policy import Policy, SandboxLimits
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.runtimes.process_start import InterpreterCommand
@@ -59,7 +60,7 @@ def become_ordinary_user(home: str = "/tmp") -> None:
 
 @contextmanager
 def sentinels(uid: int | None = None) -> Iterator[tuple[Path, dict[str, str]]]:
-    """What attacks may aim at, all of it ours, and where they find it. `uid`: whose it is to be."""
+    """Create targets for attacks, all our own; yields their places. `uid` will own them."""
     with ExitStack() as stack:
         directory = Path(
             os.path.realpath(stack.enter_context(tempfile.TemporaryDirectory(prefix="arena-", dir="/tmp")))
@@ -184,7 +185,7 @@ WORKSPACE_FILES = {
 }
 
 
-def _unless_gone(_: object, __: object, error: tuple[type[BaseException], BaseException, object]) -> None:
+def _ignore_missing(_: object, __: object, error: tuple[type[BaseException], BaseException, object]) -> None:
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]
 
@@ -193,7 +194,7 @@ def refill_workspace(workspace: Path) -> None:
     """The workspace, as new, and its owner's."""
     for path in workspace.iterdir():  # a broker takes away meanwhile what it has held there
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, onerror=_unless_gone)
+            shutil.rmtree(path, onerror=_ignore_missing)
         else:
             path.unlink(missing_ok=True)
     for name, text in WORKSPACE_FILES.items():
@@ -252,20 +253,20 @@ class AttackRunner:
         child = InterpreterProcess(InterpreterCommand([*PROGRAMS[attack.runtime], program(attack)], env, wrapping))
         held: list[int] = []
         try:
-            said = _until(child, b"here\n")
-            if said != b"here\n":
-                return f"BROKEN did not start: {said!r} {_until(child, b'', child.err)!r}"
+            result = _until(child, b"here\n")
+            if result != b"here\n":
+                return f"BROKEN did not start: {result!r} {_until(child, b'', child.err)!r}"
             if self._confined:
                 held += create_placeholders(plan.policy, str(self._workspace), self._records)
                 error = wrapping.attach(plan.policy, str(self._workspace)).error
                 if error:
                     return f"BROKEN no workspace: {error}"
             child.write_stdin(b"\n")
-            said = _until(child, b"")
-            return said.decode(errors="replace").strip() or f"HELD died: {_ended(child)}"
+            result = _until(child, b"")
+            return result.decode(errors="replace").strip() or f"HELD died: {_exit_text(child)}"
         finally:
             child.kill()
-            _ended(child)
+            _exit_text(child)
             if self._confined:
                 wrapping.close()
             child.close()
@@ -293,18 +294,18 @@ class Unconfined:
 
 
 def _until(child: InterpreterProcess, end: bytes, stream: int | None = None) -> bytes:
-    """What it prints, up to an ending, or all of it."""
-    fd, said = stream or child.out, b""
+    """Return the output, up to an ending, or all of it."""
+    fd, result = stream or child.out, b""
     stop = time.monotonic() + TIMEOUT_S
-    while not (end and said.endswith(end)) and select.select([fd], [], [], max(0.0, stop - time.monotonic()))[0]:
+    while not (end and result.endswith(end)) and select.select([fd], [], [], max(0.0, stop - time.monotonic()))[0]:
         data = child.read(fd)
         if not data:
             break
-        said += data
-    return said
+        result += data
+    return result
 
 
-def _ended(child: InterpreterProcess) -> str:
+def _exit_text(child: InterpreterProcess) -> str:
     select.select([child.exit_fd], [], [], TIMEOUT_S)
     try:
         return child.poll_exit() or "lives"
@@ -343,8 +344,8 @@ def main(who: str, how: str) -> None:
     with sentinels() as (directory, targets):
         if os.getuid() == 0:
             mounts.tmpfs(str(directory / "mask"), "size=64k")  # something to be unmounted
-        arena = AttackRunner(directory, targets, how.partition("without-")[2] if how != "bare" else None)
-        result = {attack.id: arena.run(attack) for attack in select_attacks(who, how)}
+        runner = AttackRunner(directory, targets, how.partition("without-")[2] if how != "bare" else None)
+        result = {attack.id: runner.run(attack) for attack in select_attacks(who, how)}
         if os.getuid() == 0:
             for name in ("mask", "beside"):  # what got out may have taken the one away, and made the other
                 while ctypes.CDLL(None).umount2(str(directory / name).encode(), 2) == 0:

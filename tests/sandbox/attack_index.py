@@ -486,7 +486,7 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "start-up",
-        "a second claim of a warm interpreter",
+        "a second assignment of a warm interpreter",
         "a slot is used once",
         "sandbox/test_child.py::test_a_slot_is_used_once",
     ),

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from attack_environment import LIMITS, PLAIN_UID, REAL, refill_workspace, sentinels
-from attacks import Attack, block
+from attack_programs import block
+from attacks import Attack
 from kit import UNSANDBOXED, BrokerProcess, CollectedReplies
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
@@ -31,7 +32,7 @@ BOUNDS = [
 
 
 def uid_of(who: str) -> int:
-    """Whose processes a broker's are."""
+    """Return the user of a broker's processes."""
     return PLAIN_UID if who == "user" and os.getuid() == 0 else os.getuid()
 
 
@@ -102,8 +103,8 @@ class AttackSite:
             self.close_session()
         if "worker-lost" in answer.status:
             return f"HELD died: {answer['cause']}"
-        said = answer.out.strip()
-        return said if said.startswith(("OUT", "HELD")) else f"BROKEN {answer.messages}"
+        text = answer.out.strip()
+        return text if text.startswith(("OUT", "HELD")) else f"BROKEN {answer.messages}"
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from sandbox_kit import SandboxedPython, has_exited
 
 
 def required() -> bool:
-    """Whether a machine that cannot sandbox fails the run."""
+    """Return whether a machine that cannot sandbox fails the run."""
     return any(os.environ.get(name) for name in ("REPLCTL_REQUIRE_SANDBOX", "CI"))
 
 
@@ -34,7 +34,7 @@ def machine() -> Machine:
 
 @pytest.fixture(scope="session")
 def report(machine: Machine) -> SandboxReport:
-    """What holds here; at least all that is required."""
+    """Return the layers that hold here; at least all that are required."""
     found = probe(Policy(), machine, sys.executable, {"PATH": "/usr/bin:/bin"})
     if not found.ok:
         _without(f"NO SANDBOX HERE, its tests prove nothing: {found.text()}")
@@ -74,7 +74,7 @@ def grouped(machine: Machine) -> None:
 
 @pytest.fixture(autouse=True)
 def _groups_where_needed(request: pytest.FixtureRequest) -> None:
-    """What a control group alone holds can only be tried where there are some."""
+    """Skip tests of control groups where there are none."""
     case = getattr(request.node, "callspec", None)
     if case is not None and any(getattr(value, "group", False) for value in case.params.values()):
         request.getfixturevalue("grouped")
@@ -90,11 +90,11 @@ def live(machine: Machine, report: SandboxReport) -> Iterator[Callable[..., Sand
     del report
     started: list[SandboxedPython] = []
 
-    def start(policy: Policy | None = None, *, claimed: bool = True, **options: str) -> SandboxedPython:
+    def start(policy: Policy | None = None, *, assigned: bool = True, **options: str) -> SandboxedPython:
         session = SandboxedPython(policy or Policy(), machine, **options)
         started.append(session)
-        if claimed:
-            session.claim()
+        if assigned:
+            session.assign()
         return session
 
     yield start

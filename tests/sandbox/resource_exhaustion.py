@@ -1,4 +1,4 @@
-"""What code in a session may do to tie up whoever is around it: without end, or out of turn. None of it runs bare.
+"""Attempts by code in a session to use up shared resources. None of them runs without a sandbox.
 
 That each does what it says shows in how its eval ends; that it would get further without its bound, the attack of
 `control` shows, which is the same with an end.

@@ -25,7 +25,7 @@ LIMITS = {"value-bytes": 10_000, "trace-frames": 10, "trace-bytes": 10_000}
 
 
 class SandboxedPython:
-    """A python session without its worker: ready, then claimed."""
+    """A python session without its worker: ready, then assigned."""
 
     def __init__(
         self, policy: Policy, machine: Machine, *, python: str = sys.executable, directory: str | None = None
@@ -57,10 +57,10 @@ class SandboxedPython:
     def late(self) -> str:
         return self.streams[self.child.background].decode()
 
-    def claim(self, directory: Path | str | None = None) -> None:
+    def assign(self, directory: Path | str | None = None) -> None:
         if directory is not None and self.plan.late:
             assert self.confined.attach(self.policy, str(directory)).error is None
-        answer = self.ask("claim", cwd=None if directory is None else str(directory), env={}, limits=LIMITS)
+        answer = self.ask("assign", cwd=None if directory is None else str(directory), env={}, limits=LIMITS)
         assert answer["error"] is None
 
     def ask(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -124,19 +124,19 @@ def starts(plan: SandboxPlan, argv: list[str]) -> str | None:
     """Run a command in a sandbox to its end; None when it exits with 0, else how it ended and what it said."""
     confined = BubblewrapSandbox(plan)
     child = InterpreterProcess(InterpreterCommand(argv, plan.env, confined))
-    said, open_fds = {child.out: b"", child.err: b""}, {child.out, child.err}
+    result, open_fds = {child.out: b"", child.err: b""}, {child.out, child.err}
     try:
         while open_fds:
             ready = select.select(list(open_fds), [], [], TIMEOUT_S)[0]
-            assert ready, f"it goes on; it said {said}"
+            assert ready, f"it goes on; it said {result}"
             for fd in ready:
                 data = child.read(fd) or b""
-                said[fd] += data
+                result[fd] += data
                 open_fds -= set() if data else {fd}
         assert select.select([child.exit_fd], [], [], TIMEOUT_S)[0], "it lives"
         how = child.poll_exit()
-        told = (said[child.err] or said[child.out]).decode().strip()
-        return None if how == "the interpreter exited with code 0" else f"{how} {told}"
+        text = (result[child.err] or result[child.out]).decode().strip()
+        return None if how == "the interpreter exited with code 0" else f"{how} {text}"
     finally:
         child.kill()
         confined.close()
@@ -144,7 +144,7 @@ def starts(plan: SandboxPlan, argv: list[str]) -> str | None:
 
 
 def has_exited(pid: int) -> bool:
-    """Whether a process ends soon: it does not exist, or nothing of it runs any more."""
+    """Return whether a process ends soon: it does not exist, or no thread of it runs any more."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         try:

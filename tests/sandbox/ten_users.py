@@ -105,7 +105,7 @@ class UserLineSocket:
 
 
 class UserCommands:
-    """What a user can do; each returns what was told, as texts."""
+    """Commands of a user; each returns all answers as texts."""
 
     def __init__(self, seat: Json) -> None:
         self._seat = seat
@@ -120,26 +120,19 @@ class UserCommands:
     def wire(self, via: str, requests: list[Json], window: int = WINDOW) -> list[list[Json]]:
         """All messages of each request, up to the one that ends it or says that more follows."""
         line = self._line(via)
-        told: dict[str, list[Json]] = {}
+        results: dict[str, list[Json]] = {}
         base, ended = f"{time.monotonic_ns()}-", set[str]()
         for number, request in enumerate(requests):
             name = request.get("id", f"{base}{number}")
-            told[name] = []
+            results[name] = []
             line.send(json.dumps({"id": name} | request).encode())
-            while len(told) - len(ended) >= (window if number + 1 < len(requests) else 1):
+            while len(results) - len(ended) >= (window if number + 1 < len(requests) else 1):
                 message = json.loads(line.receive())
-                if message["id"] in told:
-                    told[message["id"]].append(message)
+                if message["id"] in results:
+                    results[message["id"]].append(message)
                     if {"done", "subscribed"} & set(message.get("status", [])):
                         ended.add(message["id"])
-        return list(told.values())
-
-    def hear(self, via: str, event: str) -> list[Json]:
-        """Messages up to one with this event."""
-        heard: list[Json] = []
-        while not heard or heard[-1].get("event") != event:
-            heard.append(json.loads(self._line(via).receive()))
-        return heard
+        return list(results.values())
 
     def client(self, calls: list[list[Any]]) -> list[str]:
         """Methods of `Client`, with arguments, and options at the end."""
@@ -235,9 +228,9 @@ def _served() -> Iterator[tuple[str, str]]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = re.fullmatch(r"replctl: MCP at (\S+); its bearer token is in (.*)\n", process.stderr.readline())
-            assert said is not None
-            yield said[1], Path(said[2]).read_text().strip()
+            result = re.fullmatch(r"replctl: MCP at (\S+); its bearer token is in (.*)\n", process.stderr.readline())
+            assert result is not None
+            yield result[1], Path(result[2]).read_text().strip()
         finally:
             process.terminate()
 

@@ -1,4 +1,4 @@
-"""What somebody may try on another's session: every operation of the wire, and what each interface makes of them."""
+"""Attempts on another user's session: every operation of the wire, through each interface."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def request(
 
 
 def methods(reference: str, attacker: str) -> list[list[Any]]:
-    """What `Client` does with a session. `load` would open one of the asker's own."""
+    """Return calls of `Client` on a session; not `load`, which would open one of the caller's own."""
     return [
         ["eval", "secret", reference, {"create": False}],
         ["read", reference, 1],
@@ -104,7 +104,7 @@ def methods(reference: str, attacker: str) -> list[list[Any]]:
 
 
 def commands(reference: str, attacker: str) -> list[list[str]]:
-    """What the command line does with a session. `load` would open one of the asker's own."""
+    """Return commands on a session; not `load`, which would open one of the caller's own."""
     return [
         ["eval", "--no-create", "-s", reference, "secret"],
         ["read", reference, "1"],

@@ -32,7 +32,7 @@ LISTEN = (
 
 
 class SessionOwner(NamedTuple):
-    """Somebody with a session that is nobody else's business. All but `number` and `identity` are not to be heard of."""
+    """A user with a private session. Others may see only `number` and `identity`."""
 
     number: int
     identity: str
@@ -57,15 +57,17 @@ class TenUsersScene:
         self.before = self.state()
 
     def do(self, **commands: list[Any]) -> dict[int, Any]:
-        """What users do at once, by number (`u3=["wire", …]`); what each was told."""
+        """Let users act at once, by number (`u3=["wire", …]`), and return the answers of each."""
         assert self._people.stdin is not None
         assert self._people.stdout is not None
         self._people.stdin.write(json.dumps({key[1:]: command for key, command in commands.items()}) + "\n")
         self._people.stdin.flush()
-        told = {int(key): answer for key, answer in json.loads(self._people.stdout.readline()).items()}
-        failed = {number: answer for number, answer in told.items() if isinstance(answer, dict) and "failed" in answer}
+        results = {int(key): answer for key, answer in json.loads(self._people.stdout.readline()).items()}
+        failed = {
+            number: answer for number, answer in results.items() if isinstance(answer, dict) and "failed" in answer
+        }
         assert not failed, failed
-        return told
+        return results
 
     def all_do(self, command: Callable[[int], list[Any]]) -> dict[int, Any]:
         return self.do(**{f"u{number}": command(number) for number in range(USERS)})
@@ -90,12 +92,12 @@ class TenUsersScene:
         return SessionOwner(number, identity, name, secret, agent, opened[-1]["session"])
 
     def state(self) -> list[Any]:
-        """What an owner would notice of anything that others did."""
+        """Return the state in which an owner would notice anything that others did."""
         asked = [{"op": op, "session": None} for op in ("jobs", "history", "info")] + [
             {"op": "ls-sessions"},
             {"op": "ls-environments"},
         ]
-        told = self.all_do(
+        result = self.all_do(
             lambda n: [
                 "wire",
                 "zmq",
@@ -104,7 +106,7 @@ class TenUsersScene:
         )
         found = []
         for number in range(USERS):
-            jobs, history, info, listed, environments = (messages[-1] for messages in told[number])
+            jobs, history, info, listed, environments = (messages[-1] for messages in result[number])
             kept = (
                 "session",
                 "name",
@@ -135,13 +137,13 @@ class TenUsersScene:
         return found
 
     def unheard(self, text: str, of: SessionOwner, sent: str) -> None:
-        """Nothing of a session is in a text, but what was said by the one who reads it."""
+        """Check that a text contains nothing of a session but what its reader sent."""
         for word in (of.secret, of.agent, of.name, of.session):
             assert word in sent or word not in text, (of, sent, text[:2000])
 
 
 def status(messages: list[dict[str, Any]]) -> list[str]:
-    """How a request ended, or that more follows: events may come behind that."""
+    """Return the final status of a request, or the one after which events follow."""
     return next((message["status"] for message in reversed(messages) if "status" in message), [])
 
 

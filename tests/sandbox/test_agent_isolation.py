@@ -77,7 +77,7 @@ def agent(broker: BrokerProcess, name: str) -> LineWire:
 
 
 def refused(answer: CollectedReplies) -> bool:
-    """Whether it was refused because it lies in none of the agent's own directories."""
+    """Return whether a path was refused for being outside the agent's own directories."""
     return answer.status[1:2] == ["error"] and "not in a workspace of ada" in answer["err"]
 
 

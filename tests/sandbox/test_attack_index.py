@@ -40,7 +40,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def test_neither_broker_nor_worker_loads_objects() -> None:
-    """What runs in an interpreter, and so in a sandbox, is another matter: it makes and loads snapshots."""
+    """The interpreter, in its sandbox, is excepted: it makes and loads snapshots."""
     inside = ROOT / "worker/replworker/runtimes/python/replharness"
     files = [*ROOT.glob("broker/**/*.py"), *ROOT.glob("worker/**/*.py"), *ROOT.glob("wire/**/*.py")]
     outside = {path: set(imported(ast.parse(path.read_text()))) for path in files if inside not in path.parents}

@@ -18,7 +18,7 @@ from replworker.sandbox.report import LAYERS, REQUIRED, SandboxReport
 
 HERE = Path(__file__).parent
 DOC = HERE.parents[1] / "docs/security.md"
-PATIENCE_S = 240.0
+ATTACKS_TIMEOUT_S = 240.0
 # A kernel without the feature refuses everybody, in one of these ways.
 ABSENT = re.compile(r"OUT|Function not implemented|not supported|Operation not permitted|No space left|HELD 1$")
 USERS = ["root", "user"] if os.getuid() == 0 else ["user"]
@@ -51,7 +51,7 @@ def results(report: SandboxReport) -> Iterator[Results]:
     found: Results = {}
     try:
         for key, process in started.items():
-            out, err = process.communicate(timeout=PATIENCE_S)
+            out, err = process.communicate(timeout=ATTACKS_TIMEOUT_S)
             assert process.returncode == 0, err
             found[key] = json.loads(out)["results"]
         yield found

@@ -22,7 +22,7 @@ TRIED = [attack for attack in ATTACKS if not any(name in attack.code for name in
 
 
 def pairs(*controls: str, held: bool = False) -> list[object]:
-    """Who tries what."""
+    """Return pairs of users and attacks."""
     return [
         pytest.param(who, attack, id=f"{who}: {attack.id}")
         for who in (USERS if held or SOAK else USERS[:1])
@@ -36,12 +36,12 @@ class AttackSites:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._found: dict[tuple[str, bool], AttackSite] = {}
+        self._sites: dict[tuple[str, bool], AttackSite] = {}
 
     def get(self, who: str, *, confined: bool) -> AttackSite:
-        if (who, confined) not in self._found:
-            self._found[who, confined] = self._stack.enter_context(site(who, confined=confined))
-        return self._found[who, confined]
+        if (who, confined) not in self._sites:
+            self._sites[who, confined] = self._stack.enter_context(site(who, confined=confined))
+        return self._sites[who, confined]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_it_gets_out_without_where_the_kernel_has_it(sites: AttackSites, who: st
 
 
 def test_a_session_inherits_no_descriptor_that_leads_anywhere(sites: AttackSites) -> None:
-    """What the two attacks with descriptors of the arena's would need: sockets and pipes are all there is."""
+    """The two attacks with foreign descriptors would need more: sockets and pipes are all there is."""
     for who in USERS:
         place = sites.get(who, confined=True)
         place.open_session("python")

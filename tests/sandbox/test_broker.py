@@ -49,12 +49,12 @@ def home(who: str, broker: BrokerProcess) -> str:
 
 
 def test_it_is_on_unless_the_config_file_says_otherwise(wire: Wire, broker: BrokerProcess) -> None:
-    told = wire.ask("describe")["sandbox"]
-    assert {"mounts", "network", "seccomp", "user", "capabilities"} <= set(told["layers"])
-    assert (told["profile"], told["network"]) == ("workspace-write", "none")
+    reply = wire.ask("describe")["sandbox"]
+    assert {"mounts", "network", "seccomp", "user", "capabilities"} <= set(reply["layers"])
+    assert (reply["profile"], reply["network"]) == ("workspace-write", "none")
     assert not [warning for warning in broker.ready["warnings"] if "sandbox" in warning]
     assert wire.run("1").value == "1"
-    assert wire.ask("info", session="s")["info"]["sandbox"]["layers"] == told["layers"]
+    assert wire.ask("info", session="s")["info"]["sandbox"]["layers"] == reply["layers"]
 
 
 def test_a_session_writes_in_its_directory_and_nowhere_else(

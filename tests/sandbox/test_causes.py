@@ -1,4 +1,4 @@
-"""How a confined interpreter's end is told: by what it was, and not by what it looks like."""
+"""Causes of a confined interpreter's end: the real one is reported, not the apparent one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_limit_of_memory_around_the_sessions_own_is_not_told_as_its_own(
             Policy(limits=SandboxLimits(memory_bytes=512 << 20)), replace(machine, cgroups=around)
         )
         try:
-            session.claim()
+            session.assign()
             session.start("import mmap\nheld = mmap.mmap(-1, 400 << 20)\nwhile True: held.write(bytes(1 << 20))")
             assert session.death() == (
                 "out of memory: a limit outside the session was reached, of an outer control group or the machine"

@@ -93,8 +93,8 @@ def test_a_session_that_fills_its_process_limit_can_still_go_back(open_session: 
     session.value("import os, signal; x = 1")
     number = session.take_checkpoint()
     session.value("while True:\n    try:\n        if not os.fork(): signal.pause()\n    except OSError: break")
-    told = session.roll_back(number)
-    assert any(each.startswith("processes were killed: ") for each in told.not_restored)
+    result = session.roll_back(number)
+    assert any(each.startswith("processes were killed: ") for each in result.not_restored)
     assert session.value("x") == "1"
 
 

@@ -21,8 +21,8 @@ def test_names_imports_history_directory_and_environment_come_back(open_session:
     session.value("import os, collections; d = {'a': [1]}; os.environ['MINE'] = 'before'; os.chdir('/tmp'); 41 + 1")
     number = session.take_checkpoint()
     session.value("import json; d['a'].append(2); del collections; os.environ['MINE'] = 'after'; os.chdir('/'); 7")
-    told = session.roll_back(number)
-    assert (told.checkpoint, told.cause, told.undone) == (number, None, [3])
+    result = session.roll_back(number)
+    assert (result.checkpoint, result.cause, result.undone) == (number, None, [3])
     assert session.value("(d, _, os.environ['MINE'], os.getcwd(), 'json' in dir(), collections.__name__)") == (
         "({'a': [1]}, 42, 'before', '/tmp', False, 'collections')"
     )
@@ -68,8 +68,8 @@ def test_undo_interrupts_the_running_eval(open_session: Begin) -> None:
     session.value("x = 1")
     session.take_checkpoint()
     session.start("x = 2\nwhile True: pass")
-    told = session.roll_back()
-    assert told.undone == [3]
+    result = session.roll_back()
+    assert result.undone == [3]
     assert session.value("x") == "1"
 
 
@@ -106,10 +106,10 @@ def test_a_crash_costs_what_came_after_the_newest_checkpoint(open_session: Begin
     session.value("x.append(2)")
     session.start(code)
     session.until(lambda: bool(session.rollbacks))
-    told = session.rollbacks[-1]
-    assert told.cause is not None
-    assert told.cause.startswith(cause)
-    assert (told.undone, told.last_eval, told.eval_id) == ([3, 4], 4, 1)
+    result = session.rollbacks[-1]
+    assert result.cause is not None
+    assert result.cause.startswith(cause)
+    assert (result.undone, result.last_eval, result.eval_id) == ([3, 4], 4, 1)
     answer = session.eval("x")
     assert (answer["value"], answer["state"], answer["checkpoint"]) == ("[1]", "rolled-back", 1)
     assert session.eval("x")["state"] == "kept"
@@ -237,8 +237,8 @@ def test_children_are_killed_and_subprocess_knows(open_session: Begin) -> None:
     session = open_session()
     session.value("import subprocess; child = subprocess.Popen(['sleep', '1000'])")
     session.take_checkpoint()
-    told = session.roll_back(1)
-    assert told.not_restored == ["child processes are killed: 1", "processes were killed: sleep 1000"]
+    result = session.roll_back(1)
+    assert result.not_restored == ["child processes are killed: 1", "processes were killed: sleep 1000"]
     assert session.value("child.poll()") == "-9"
 
 

@@ -127,22 +127,22 @@ def test_everything_dies_when_the_interpreter_ends(live: Start) -> None:
 
 def test_a_worker_that_is_killed_takes_its_sandbox_along(machine: Machine, report: SandboxReport) -> None:
     del report
-    told, tell = os.pipe()
+    result, writer = os.pipe()
     worker = os.fork()
     if worker == 0:
         plan = prepare_plan(Policy(), machine, "python", sys.executable, {"PATH": "/usr/bin"}, has_holder=True)
         child = InterpreterProcess(build_command("python", sys.executable, plan.env, BubblewrapSandbox(plan)))
         while child.pid == child.outer_pid:
             child.receive()
-        os.write(tell, b"up")
+        os.write(writer, b"up")
         signal.pause()
-    os.close(tell)
-    assert os.read(told, 2) == b"up"
+    os.close(writer)
+    assert os.read(result, 2) == b"up"
     everything = descendants(worker)
     assert len(everything) >= 4  # the usher as well, perhaps with what it prepares by
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
-    os.close(told)
+    os.close(result)
     assert all(has_exited(pid) for pid in everything)
     cgroup.remove_orphans(machine.cgroups)  # other sessions of this machine may have groups of their own
     directories = set(machine.cgroups.directories.values())
@@ -155,9 +155,9 @@ def test_an_usher_that_is_dismissed_while_it_prepares_leaves_nothing() -> None:
         try:
             ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             for turn in range(40):
-                usher = MountHelper(os.getpid(), identity.uid_for(0))
+                helper = MountHelper(os.getpid(), identity.uid_for(0))
                 select.select([], [], [], turn / 4000)  # up to 10 ms: somewhere in its preparations
-                usher.stop()
+                helper.stop()
             while True:
                 os.waitpid(-1, 0)
         except ChildProcessError:
@@ -181,8 +181,8 @@ def test_a_crash_is_named(live: Start) -> None:
 
 
 def test_a_warm_interpreter_is_given_its_directory(live: Start, workspace: Path) -> None:
-    session = live(claimed=False)
-    session.claim(workspace)
+    session = live(assigned=False)
+    session.assign(workspace)
     assert session.value("import os; os.getcwd()") == repr(str(workspace))
     assert session.value("open('data.txt').read()") == "'forty-two'"
     session.value("open('made', 'w').write('inside')")
@@ -194,34 +194,34 @@ def test_a_warm_interpreter_is_given_its_directory(live: Start, workspace: Path)
 def test_a_directory_is_mounted_without_programs_that_change_users_and_without_devices(
     live: Start, workspace: Path
 ) -> None:
-    session = live(claimed=False)
-    session.claim(workspace)
+    session = live(assigned=False)
+    session.assign(workspace)
     session.value("line = [l for l in open('/proc/self/mountinfo') if '/project ' in l][0]")
     assert session.value("{'nosuid', 'nodev', 'rw'} <= set(line.split()[5].split(','))") == "True"
 
 
 def test_nothing_beside_the_directory_comes_along(live: Start, workspace: Path) -> None:
     (workspace.parent / "beside").write_text("not for you")
-    session = live(claimed=False)
-    session.claim(workspace)
+    session = live(assigned=False)
+    session.assign(workspace)
     assert session.value(f"__import__('os').listdir({str(workspace.parent)!r})") == "['project']"
 
 
 def test_a_slot_is_used_once(live: Start, workspace: Path) -> None:
-    session = live(claimed=False)
-    session.claim(workspace)
+    session = live(assigned=False)
+    session.assign(workspace)
     assert session.confined.attach(session.policy, str(workspace)).error is not None
 
 
 def test_a_read_only_session_reads_its_directory(live: Start, workspace: Path) -> None:
-    session = live(Policy(profile="read-only"), claimed=False)
-    session.claim(workspace)
+    session = live(Policy(profile="read-only"), assigned=False)
+    session.assign(workspace)
     assert session.value("open('data.txt').read()") == "'forty-two'"
     assert session.eval("open('data.txt', 'a')")["ex"]["type"] == "OSError"
 
 
 def test_a_directory_that_was_swapped_for_a_symlink_is_refused(live: Start, workspace: Path, tmp_path: Path) -> None:
-    session = live(claimed=False)
+    session = live(assigned=False)
     workspace.rename(tmp_path / "real")
     workspace.symlink_to(tmp_path / "real")
     error = session.confined.attach(session.policy, str(workspace)).error
@@ -256,9 +256,9 @@ def test_a_directory_of_an_environment_that_was_swapped_before_it_is_mounted_sto
 
 
 def test_a_directory_can_be_mounted_at_the_start_where_it_cannot_be_later(live: Start, workspace: Path) -> None:
-    session = live(claimed=False, directory=str(workspace))
+    session = live(assigned=False, directory=str(workspace))
     assert session.plan.late is False
-    session.claim(workspace)
+    session.assign(workspace)
     session.value("open('made', 'w').write('inside')")
     assert (workspace / "made").stat().st_uid == os.getuid()
 
@@ -353,22 +353,22 @@ def test_a_refused_directory_says_why(tmp_path: Path) -> None:
         check_directory(Policy(), str(tmp_path), str(tmp_path))
 
 
-def test_a_refused_directory_is_left_to_the_claim_where_directories_are_mounted_at_the_start(
+def test_a_refused_directory_is_left_to_the_assignment_where_directories_are_mounted_at_the_start(
     machine: Machine, report: SandboxReport, tmp_path: Path
 ) -> None:
     del report
-    told = SandboxRequest(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
+    result = SandboxRequest(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
     confinement = prepare_sandbox(
         "python",
-        told,
+        result,
         ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}),
         records=str(tmp_path / "held"),
         packages=None,
     )
     try:
-        directory, why, _ = confinement.enter(told.directory, needed=False, granted=lambda: EVERYTHING)
+        directory, why, _ = confinement.enter(result.directory, needed=False, granted=lambda: EVERYTHING)
         assert (directory, "not in one of the broker's workspaces" in (why or "")) == (None, True)
         with pytest.raises(DirectoryRefused, match="workspaces"):
-            confinement.enter(told.directory, needed=True, granted=lambda: EVERYTHING)
+            confinement.enter(result.directory, needed=True, granted=lambda: EVERYTHING)
     finally:
         confinement.wrapper.close()

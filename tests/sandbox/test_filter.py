@@ -40,7 +40,7 @@ def answer(number: int, *args: int, arch: str = X86, **options: bool) -> str:
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "expected"),
     [
         ((0,), "allow"),  # read
         ((101, 0), "EPERM"),  # ptrace
@@ -71,12 +71,12 @@ def answer(number: int, *args: int, arch: str = X86, **options: bool) -> str:
         ((0x4000_0000 | 39,), "ENOSYS"),  # x32
     ],
 )
-def test_calls_on_x86_64(call: tuple[int, ...], said: str) -> None:
-    assert answer(*call) == said
+def test_calls_on_x86_64(call: tuple[int, ...], expected: str) -> None:
+    assert answer(*call) == expected
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "expected"),
     [
         ((63,), "allow"),
         ((117,), "EPERM"),
@@ -92,8 +92,8 @@ def test_calls_on_x86_64(call: tuple[int, ...], said: str) -> None:
         ((199, 1, 1), "allow"),
     ],
 )
-def test_calls_on_aarch64(call: tuple[int, ...], said: str) -> None:
-    assert answer(*call, arch=ARM) == said
+def test_calls_on_aarch64(call: tuple[int, ...], expected: str) -> None:
+    assert answer(*call, arch=ARM) == expected
 
 
 def test_unix_sockets_can_be_left_out_but_not_pairs() -> None:

@@ -130,7 +130,7 @@ def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "file", "text", "said"),
+    ("version", "file", "text", "expected"),
     [
         (1, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n", True),
         (1, "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 0\n", False),
@@ -138,15 +138,15 @@ def test_two_groups_of_one_process_are_two(tmp_path: Path) -> None:
         (2, "memory.events", "low 0\noom_kill 0\n", False),
     ],
 )
-def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, text: str, said: bool) -> None:
+def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, text: str, expected: bool) -> None:
     group = Cgroup(CgroupRoot(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
     group.create()
     (group.directories["memory"] / file).write_text(text)
-    assert group.was_oom_killed() is said
+    assert group.was_oom_killed() is expected
 
 
 @pytest.mark.parametrize(
-    ("version", "file", "text", "said"),
+    ("version", "file", "text", "expected"),
     [
         (1, "memory.max_usage_in_bytes", f"{128 << 20}\n", True),
         (1, "memory.max_usage_in_bytes", f"{127 << 20}\n", True),
@@ -156,12 +156,12 @@ def test_a_death_for_memory_is_known(tmp_path: Path, version: int, file: str, te
     ],
 )
 def test_whose_limit_a_death_for_memory_met_is_known(
-    tmp_path: Path, version: int, file: str, text: str, said: bool
+    tmp_path: Path, version: int, file: str, text: str, expected: bool
 ) -> None:
     group = Cgroup(CgroupRoot(version, {"memory": str(make(tmp_path / "memory"))}, None), USAGE)
     group.create()
     (group.directories["memory"] / file).write_text(text)
-    assert group.has_hit_own_limit() is said
+    assert group.has_hit_own_limit() is expected
 
 
 def test_groups_of_workers_that_are_gone_are_swept_and_no_others(tmp_path: Path) -> None:

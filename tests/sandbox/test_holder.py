@@ -43,7 +43,7 @@ def test_a_sandbox_outlasts_its_interpreter_until_its_worker_ends_it(live: Start
 def test_the_holder_survives_what_a_session_can_send_it(live: Start) -> None:
     session = live()
     holder = holder_of(session)
-    told = session.value(
+    result = session.value(
         "import os, signal\n"
         "def send(pid, number):\n"
         "    try: os.kill(pid, number)\n"
@@ -53,7 +53,7 @@ def test_the_holder_survives_what_a_session_can_send_it(live: Start) -> None:
         "send(-1, signal.SIGKILL)\n"
         "'alive'"
     )
-    assert told == "'alive'"
+    assert result == "'alive'"
     assert not has_ended(holder)
     assert session.value("6 * 7") == "42"
 
@@ -99,9 +99,9 @@ def test_an_interpreter_that_fails_at_its_start_ends_the_sandbox_and_is_told(mac
 
 
 def test_a_kernel_that_does_not_tell_how_a_process_ended_is_asked_in_vain() -> None:
-    told, tell = os.pipe()
+    reader, writer = os.pipe()
     try:
-        assert read_exit_status(told) is None
+        assert read_exit_status(reader) is None
     finally:
-        os.close(told)
-        os.close(tell)
+        os.close(reader)
+        os.close(writer)

@@ -1,4 +1,4 @@
-"""What strangers at a broker's sockets, and what a session brings along to another, may try. Others never wait a second."""
+"""Hostile clients at a broker's sockets, and attacks on another session. Others never wait a second."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MOST_GROWTH = 64 << 20
 # Speaks the frames of a runtime that it is not: node's snapshots come through the worker, python's through a descriptor.
 LIAR = r"""
 import array, json, os, socket, struct, sys
-control, parcel = socket.socket(fileno=3), socket.socket(fileno=6)
+control, transfer = socket.socket(fileno=3), socket.socket(fileno=6)
 def say(**event):
     body = json.dumps(event).encode()
     control.sendall(struct.pack("!I", len(body)) + body)
@@ -34,12 +34,12 @@ say(t="ready", runtime="node", version="1", implementation="lies", executable="/
 while True:
     asked = hear()
     n = asked["n"]
-    if asked["op"] == "claim":
-        say(t="claimed", n=n, error=None)
+    if asked["op"] == "assign":
+        say(t="assigned", n=n, error=None)
     elif asked["op"] == "eval":
         say(t="result", n=n, outcome="ok", value="here")
     elif asked["op"] == "dump":
-        _, ancillary, _, _ = parcel.recvmsg(1, socket.CMSG_SPACE(4))
+        _, ancillary, _, _ = transfer.recvmsg(1, socket.CMSG_SPACE(4))
         fd = array.array("i", ancillary[0][2])[0]
         for _ in range(120):
             os.write(fd, b"x" * (1 << 20))

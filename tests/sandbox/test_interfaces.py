@@ -72,15 +72,15 @@ def test_mcp_says_it_with_the_first_answer(broker: BrokerProcess) -> None:
     process = start_raw(broker, cwd=Path.home())
     send_request(process, "initialize", 1, **HELLO)
     receive(process)
-    said = []
+    results = []
     for number in (2, 3):
         send_request(process, "tools/call", number, name="eval", arguments={"code": "6*7", "session": "door-mcp"})
-        said.append(receive(process)["result"]["content"][0]["text"])
+        results.append(receive(process)["result"]["content"][0]["text"])
     send_request(process, "tools/call", 4, name="sessions", arguments={"action": "new", "session": "door-new"})
     opened = receive(process)["result"]["content"][0]["text"]
     finish(process)
-    assert [text.splitlines()[0] for text in said] == ["42", "42"]
-    assert [text.count(WHY) for text in said] == [1, 0]
+    assert [text.splitlines()[0] for text in results] == ["42", "42"]
+    assert [text.count(WHY) for text in results] == [1, 0]
     assert opened.startswith(f"session door-new is open; {WHY}")
 
 

@@ -44,9 +44,9 @@ def test_memory_runs_out_as_an_exception_that_the_code_may_catch(wire: Wire) -> 
 
 @pytest.mark.usefixtures("grouped")
 @pytest.mark.needs_root("an ordinary user has no control groups")
-@pytest.mark.parametrize(("asked", "said"), [({}, "1024 MiB"), ({"memory_bytes": 200 * MIB}, "200 MiB")])
+@pytest.mark.parametrize(("asked", "expected"), [({}, "1024 MiB"), ({"memory_bytes": 200 * MIB}, "200 MiB")])
 def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
-    asked: dict[str, int], said: str
+    asked: dict[str, int], expected: str
 ) -> None:
     broker = begin("root")
     try:
@@ -55,10 +55,10 @@ def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
             answer = wire.run(SHARED)
             assert answer.status == ["done", "error", "worker-lost"]
             assert (answer["cause"], answer["state"]) == (
-                f"out of memory: {said} (sandbox.memory-bytes)",
+                f"out of memory: {expected} (sandbox.memory-bytes)",
                 "rolled-back",
             )
-            assert answer["err"].endswith(f"out of memory: {said} (sandbox.memory-bytes)")
+            assert answer["err"].endswith(f"out of memory: {expected} (sandbox.memory-bytes)")
             after = wire.run("1")
             assert (after.value, after["epoch"]) == ("1", 2)
     finally:
@@ -66,7 +66,7 @@ def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "expected"),
     [
         ("open('big', 'wb').write(bytes(2_000_000))", "File too large"),
         (
@@ -81,9 +81,9 @@ def test_a_kill_for_memory_is_told_with_the_limit_and_what_became_of_the_state(
     ],
     ids=["file size", "tmp", "open files", "processes"],
 )
-def test_other_limits_are_the_codes_own_errors_and_cost_no_state(wire: Wire, code: str, said: str) -> None:
+def test_other_limits_are_the_codes_own_errors_and_cost_no_state(wire: Wire, code: str, expected: str) -> None:
     answer = wire.run(code)
-    assert said in answer["ex"]["message"]
+    assert expected in answer["ex"]["message"]
     assert lives(wire, answer)
 
 
@@ -102,7 +102,7 @@ def test_a_share_of_the_processor_is_all_there_is() -> None:
 
 
 def throttled(pid: int) -> int:
-    """How often a process's control group had used up its share."""
+    """Return how often a process's control group has used up its share."""
     groups = [line.rstrip().split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
     [place] = [path for _, controllers, path in groups if "cpu" in controllers.split(",") or controllers == ""][:1]
     mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
@@ -121,6 +121,6 @@ def test_a_request_can_only_ask_for_less(wire: Wire) -> None:
 
 
 def test_info_says_what_holds(wire: Wire) -> None:
-    told = wire.ask("info", session="s")["info"]["sandbox"]
-    assert told["tighter"] == {"memory-bytes": 128 * MIB}
-    assert told["layers"] == wire.ask("describe")["sandbox"]["layers"]
+    reply = wire.ask("info", session="s")["info"]["sandbox"]
+    assert reply["tighter"] == {"memory-bytes": 128 * MIB}
+    assert reply["layers"] == wire.ask("describe")["sandbox"]["layers"]

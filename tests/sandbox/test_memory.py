@@ -24,7 +24,7 @@ for n in range(4):
         time.sleep(60)
 time.sleep(60)
 """
-SEEN_BY_NOBODY = """
+OVER_LIMIT_UNSEEN = """
 import os, time
 held = []
 while True:
@@ -63,7 +63,7 @@ def wire(ungrouped: BrokerProcess) -> Iterator[Wire]:
             wire.ask("close", session=entry["session"])
 
 
-@pytest.mark.parametrize("code", [FAMILY, SEEN_BY_NOBODY], ids=["a family of processes", "files that nobody sees"])
+@pytest.mark.parametrize("code", [FAMILY, OVER_LIMIT_UNSEEN], ids=["a family of processes", "files that nobody sees"])
 def test_a_session_over_its_limit_ends_with_the_true_cause_and_no_other(wire: Wire, code: str) -> None:
     assert wire.run("x = 1", session="other")["state"] == "kept"
     pid = wire.run("import os; x = 2") and wire.ask("info", session="s")["info"]["pid"]

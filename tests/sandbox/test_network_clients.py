@@ -106,10 +106,10 @@ def test_it_reaches_a_listed_host_unmodified(client: Wire, scheme: str, runtime:
         "}}": "}",
     }.items():
         code = code.replace(old, new)
-    told = run(client, runtime, code)
-    text = told.out + (told.value or "")
-    assert HELLO in text, (told.out, told.err, told.messages)
-    assert told.get("notice") is None
+    result = run(client, runtime, code)
+    text = result.out + (result.value or "")
+    assert HELLO in text, (result.out, result.err, result.messages)
+    assert result.get("notice") is None
 
 
 def test_every_program_tried_is_installed() -> None:

@@ -81,17 +81,17 @@ def own(who: str) -> Iterator[Callable[[str], BrokerProcess]]:
 
 def attempt(wire: Wire, host: str, port: int, first: bytes | None = None, **fields: object) -> str:
     more = "" if first is None else f", {first!r}"
-    told = wire.run(f"{TRY}\nattempt({host!r}, {port}{more})", timeout_ms=30_000, **fields)
-    assert told.value is not None, told.messages
-    return str(eval(told.value))
+    result = wire.run(f"{TRY}\nattempt({host!r}, {port}{more})", timeout_ms=30_000, **fields)
+    assert result.value is not None, result.messages
+    return str(eval(result.value))
 
 
 def attempts(wire: Wire, firsts: list[bytes]) -> list[str]:
     """Say each of these to the proxy, and return what came of it."""
     code = f"{TRY}\n[attempt('127.0.0.1', 80, first) for first in {firsts!r}]"
-    told = wire.run(code, timeout_ms=60_000)
-    assert told.value is not None, told.messages
-    return list(eval(told.value))
+    result = wire.run(code, timeout_ms=60_000)
+    assert result.value is not None, result.messages
+    return list(eval(result.value))
 
 
 @pytest.mark.parametrize("host", ["pkg.test", "PKG.test", "a.below.test", "x.y.below.test"])
@@ -125,9 +125,9 @@ def test_a_listed_port_above_1023_is_reached_and_stays_the_sessions_own_on_loopb
 def test_the_evals_answer_says_what_was_refused_and_by_which_setting(
     wire: Wire, host: str, port: int, note: str
 ) -> None:
-    told = wire.run(f"{TRY}\nattempt({host!r}, {port})")
-    assert told.value == "'refused'"
-    assert note in told["notice"], told["notice"]
+    result = wire.run(f"{TRY}\nattempt({host!r}, {port})")
+    assert result.value == "'refused'"
+    assert note in result["notice"], result["notice"]
 
 
 def test_a_refusal_is_told_once_in_the_answer_of_the_eval_that_caused_it(wire: Wire) -> None:
@@ -248,8 +248,8 @@ def test_what_was_reached_is_an_event_an_audit_line_and_counted(broker: BrokerPr
 
 
 def test_describe_and_info_show_the_list(wire: Wire) -> None:
-    told = wire.ask("describe")["sandbox"]
-    assert (told["network"], told["allowed-hosts"]) == ("list", ALLOWED)
+    reply = wire.ask("describe")["sandbox"]
+    assert (reply["network"], reply["allowed-hosts"]) == ("list", ALLOWED)
     wire.run("1")
     assert wire.ask("info", session="s")["info"]["sandbox"]["allowed-hosts"] == ALLOWED
 
@@ -262,8 +262,8 @@ def test_a_request_may_only_shorten_the_list(wire: Wire) -> None:
     assert attempt(wire, "pkg.test", 80, session="without", denied_hosts=["pkg.test"]) == "refused"
     assert attempt(wire, "pkg.test", 80, session="none", network="none") == "refused"
     for wider in ({"allowed_hosts": ["example.com"]}, {"allowed_hosts": ["*"]}, {"network": "host"}):
-        told = wire.run("1", session="wide", **wider)
-        assert told.status[:3] == ["done", "error", "invalid-request"], (wider, told.messages)
+        result = wire.run("1", session="wide", **wider)
+        assert result.status[:3] == ["done", "error", "invalid-request"], (wider, result.messages)
     assert "not NAME" in wire.run("1", session="odd", allowed_hosts=["x/y"])["err"]
 
 
@@ -271,8 +271,8 @@ def test_an_agents_rule_shortens_the_list_of_its_sessions(wire: Wire) -> None:
     assert attempt(wire, "pkg.test", 80, session="n", agent="narrow") == "refused"
     assert attempt(wire, "a.below.test", 80, session="n", agent="narrow") == "reached"
     assert attempt(wire, "pkg.test", 80, session="z", agent="none") == "refused"
-    told = wire.run("1", session="w", agent="narrow", allowed_hosts=["pkg.test"])
-    assert told.status[:3] == ["done", "error", "invalid-request"]
+    result = wire.run("1", session="w", agent="narrow", allowed_hosts=["pkg.test"])
+    assert result.status[:3] == ["done", "error", "invalid-request"]
 
 
 def test_a_reload_changes_what_a_running_session_may_reach(
@@ -312,8 +312,10 @@ def test_a_proxy_that_keeps_dying_is_given_up_and_sessions_are_refused_quickly_a
             pid = egress_pid(broker)
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
-        told = wire.run(f"import time; t = time.monotonic()\n{TRY}\nattempt('pkg.test', 80), time.monotonic() - t < 2")
-        assert told.value == "('refused', True)"
+        result = wire.run(
+            f"import time; t = time.monotonic()\n{TRY}\nattempt('pkg.test', 80), time.monotonic() - t < 2"
+        )
+        assert result.value == "('refused', True)"
         wait_until(
             lambda: wire.ask("reset", session="s") and attempt(wire, "pkg.test", 80) == "reached",
             "a new worker starts a new proxy",
@@ -352,16 +354,16 @@ except OSError:
 for each in held:
     each.close()
 """
-        told = wire.run(code)
-        assert told.out == "refused\n", told.messages
-        assert "4 are open (sandbox.network-connections)" in told["notice"]
+        result = wire.run(code)
+        assert result.out == "refused\n", result.messages
+        assert "4 are open (sandbox.network-connections)" in result["notice"]
         wait_until(lambda: attempt(wire, "pkg.test", 80) == "reached", "places come back")
         big = b"GET / HTTP/1.0\r\nX: " + b"y" * 60_000 + b"\r\n\r\n"
-        told = wire.run(
+        result = wire.run(
             f"{TRY}\n[attempt('pkg.test', 80, b'GET / HTTP/1.0\\\\r\\\\nX: ' + b'y' * {len(big)} + b'\\\\r\\\\n\\\\r\\\\n') for _ in range(3)][-1]"
         )
-        assert told.value == "'refused'"
-        assert "all 65536 bytes are used (sandbox.network-bytes)" in told["notice"]
+        assert result.value == "'refused'"
+        assert "all 65536 bytes are used (sandbox.network-bytes)" in result["notice"]
 
 
 def test_everything_goes_through_the_upstream_proxy_where_one_is_set(

@@ -84,16 +84,16 @@ identities = ["somebody"]
 def test_a_session_has_a_placeholder_and_the_host_gets_the_value(wire: Wire, upstream: Upstream) -> None:
     placeholder = str(wire.run("import os; os.environ['API_TOKEN']").value)
     assert re.fullmatch(r"'replctl-API_TOKEN-[0-9a-f]{24}'", placeholder)
-    told = wire.run(READ)
-    assert upstream.headers[-1]["Authorization"] == f"Bearer {VALUE}", told.messages
-    assert json.loads(told.out)["Authorization"] == "Bearer " + "*" * len(VALUE)
+    result = wire.run(READ)
+    assert upstream.headers[-1]["Authorization"] == f"Bearer {VALUE}", result.messages
+    assert json.loads(result.out)["Authorization"] == "Bearer " + "*" * len(VALUE)
 
 
 @pytest.mark.parametrize(("runtime", "code"), [("bash", CURL), ("node", FETCH)])
 def test_programs_of_other_runtimes_do_so_unmodified(wire: Wire, upstream: Upstream, runtime: str, code: str) -> None:
-    told = wire.run(code, session=runtime, runtime=runtime)
-    assert upstream.headers[-1]["Authorization"] == f"Bearer {VALUE}", told.messages
-    assert VALUE not in told.out + (told.value or "")
+    result = wire.run(code, session=runtime, runtime=runtime)
+    assert upstream.headers[-1]["Authorization"] == f"Bearer {VALUE}", result.messages
+    assert VALUE not in result.out + (result.value or "")
 
 
 def test_basic_authentication_has_the_value_too(wire: Wire, upstream: Upstream) -> None:
@@ -104,8 +104,8 @@ def test_basic_authentication_has_the_value_too(wire: Wire, upstream: Upstream) 
 
 def test_a_command_prints_the_value_for_the_hosts_below_a_name(wire: Wire, upstream: Upstream) -> None:
     code = "curl -sS -m 10 -H X-Token:$OTHER_TOKEN https://files.pkg.test/echo"
-    told = wire.run(code, session="bash", runtime="bash")
-    assert upstream.headers[-1]["X-Token"] == OTHER, told.messages
+    result = wire.run(code, session="bash", runtime="bash")
+    assert upstream.headers[-1]["X-Token"] == OTHER, result.messages
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_a_command_prints_the_value_for_the_hosts_below_a_name(wire: Wire, upstr
 )
 def test_no_other_host_and_no_other_part_of_a_request_gets_it(wire: Wire, upstream: Upstream, command: str) -> None:
     count = len(upstream.requests)
-    told = wire.run(command, session="bash", runtime="bash")
-    assert len(upstream.requests) == count + 1, told.messages
+    result = wire.run(command, session="bash", runtime="bash")
+    assert len(upstream.requests) == count + 1, result.messages
     seen = upstream.requests[-1] + json.dumps(upstream.headers[-1])
     assert VALUE not in seen
     assert OTHER not in seen
@@ -130,16 +130,16 @@ def test_no_other_host_and_no_other_part_of_a_request_gets_it(wire: Wire, upstre
 def test_a_host_with_another_certificate_gets_nothing(wire: Wire, upstream: Upstream) -> None:
     """The host that the secret is for, as a name that its certificate does not have."""
     count = len(upstream.requests)
-    told = wire.run("curl -sS -m 10 -H X:$OTHER_TOKEN https://bad.pkg.test/echo", session="b2", runtime="bash")
+    result = wire.run("curl -sS -m 10 -H X:$OTHER_TOKEN https://bad.pkg.test/echo", session="b2", runtime="bash")
     assert len(upstream.requests) == count
-    assert "bad.pkg.test was refused" in told["notice"]
+    assert "bad.pkg.test was refused" in result["notice"]
 
 
 def test_a_secret_that_cannot_be_read_is_told_and_nothing_is_sent(wire: Wire, upstream: Upstream) -> None:
     count = len(upstream.requests)
-    told = wire.run("curl -sS -m 10 -H X:$MISSING https://git.test/echo", session="bash", runtime="bash")
-    assert "git.test:443 was refused: the secret MISSING: " in told["notice"]
-    assert "No such file or directory" in told["notice"]
+    result = wire.run("curl -sS -m 10 -H X:$MISSING https://git.test/echo", session="bash", runtime="bash")
+    assert "git.test:443 was refused: the secret MISSING: " in result["notice"]
+    assert "No such file or directory" in result["notice"]
     assert len(upstream.requests) == count
 
 

@@ -29,7 +29,7 @@ for path in found:
 
 @pytest.fixture(params=USERS)
 def workspace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """Whose it is, and where."""
+    """Return the workspace of the user, and its owner."""
     directory = Path(tempfile.mkdtemp(prefix="rpl-work-", dir="/tmp"))
     (directory / "tmp").mkdir()
     for path in (directory, directory / "tmp"):

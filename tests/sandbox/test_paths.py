@@ -1,4 +1,4 @@
-"""Which paths a runtime needs, and which mounts make a directory a place to work in."""
+"""Paths that a runtime needs, and mounts that make a directory a workspace."""
 
 from __future__ import annotations
 

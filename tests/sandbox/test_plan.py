@@ -152,11 +152,11 @@ def test_a_root_broker_runs_sessions_as_others_each_as_its_own() -> None:
         (replace(ROOT, late_mounts=False), "Linux 5.12", "ordinary user"),
     ],
 )
-def test_what_a_machine_lacks_is_said_with_what_would_mend_it(machine: Machine, cause: str, mend: str) -> None:
+def test_what_a_machine_lacks_is_said_with_what_would_mend_it(machine: Machine, cause: str, fix: str) -> None:
     with pytest.raises(SandboxUnavailable) as caught:
         planned(machine=machine)
     assert cause in caught.value.cause
-    assert mend in caught.value.fix
+    assert fix in caught.value.fix
 
 
 def test_an_older_bubblewrap_is_not_asked_for_what_it_lacks() -> None:

@@ -110,7 +110,7 @@ def test_a_bubblewrap_that_others_may_change_is_not_used(script: Script) -> None
 
 
 def test_a_bubblewrap_that_does_nothing_is_found_out(report: SandboxReport, machine: Machine, script: Script) -> None:
-    """It drops its options and runs the command: everything works, and nothing is confined."""
+    """Such a bubblewrap drops its options and runs the command: everything works, nothing is confined."""
     del report
     fake = script('while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
     found = probed(replace(machine, bwrap=fake))
@@ -191,12 +191,12 @@ def test_other_runtimes_start(report: SandboxReport, machine: Machine, runtime: 
 
 def test_a_runtime_that_does_not_start_says_why(report: SandboxReport, machine: Machine) -> None:
     del report
-    said = starts(
+    result = starts(
         prepare_plan(Policy(), machine, "bash", "/bin/bash", ENV), ["/bin/bash", "-c", "echo no luck >&2; exit 4"]
     )
-    assert said is not None
-    assert "code 4" in said
-    assert "no luck" in said
+    assert result is not None
+    assert "code 4" in result
+    assert "no luck" in result
 
 
 def test_nothing_is_left_of_a_probe(report: SandboxReport, machine: Machine, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a canary saw becomes layers, and what bubblewrap said becomes advice."""
+"""Layers from the observations of the self-test, and advice from the messages of bubblewrap."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_canary_that_says_nonsense_is_no_proof() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "host", "cause", "mend"),
+    ("expected", "host", "cause", "mend"),
     [
         ("bwrap: Unknown option --size", HostSettings(), "too old", "0.7"),
         (
@@ -175,7 +175,7 @@ def test_a_canary_that_says_nonsense_is_no_proof() -> None:
         ("", HostSettings(), "no message", "message"),
     ],
 )
-def test_advice_fits_the_machine(said: str, host: HostSettings, cause: str, mend: str) -> None:
-    found = explain_failure(said, host)
+def test_advice_fits_the_machine(expected: str, host: HostSettings, cause: str, fix: str) -> None:
+    found = explain_failure(expected, host)
     assert cause in found[0]
-    assert mend in found[1]
+    assert fix in found[1]

@@ -164,11 +164,11 @@ def test_a_directory_that_is_swapped_while_it_is_asked_for_is_never_roots(connec
             answer = ada.ask("new-session", name="turn", cwd=f"{ground}/ada/turn")
             seen.add(answer.status[0] if len(answer.status) == 1 else answer.status[1])
             if answer.status == ["done"]:
-                told = ada.run(
+                result = ada.run(
                     "import os; open('secret' if os.path.lexists('secret') else 'mark').read()", session="turn"
                 )
-                assert told.value == "'for its owner'" or fault(told) in CLOSED, told.messages
-                if told.value is not None:
+                assert result.value == "'for its owner'" or fault(result) in CLOSED, result.messages
+                if result.value is not None:
                     assert ada.run("os.stat('mark').st_uid", session="turn").value == "1000"  # ada's own
                 ada.ask("close", session="turn")
     finally:
@@ -336,9 +336,9 @@ def test_a_token_or_key_acts_as_the_user_that_the_config_names(broker: BrokerPro
         assert client.eval("6*7", session="bare").value == "42"
         try:
             client.new("keyed", cwd=f"{ground}/ada")
-            told = "done"
+            message = "done"
         except ReplError as error:
-            told = error.message
+            message = error.message
     opened(line, "bare")
     answers = [ask(line) for ask in asked]
     info = line.ask("info", session="bare")["info"]["acts-as"]
@@ -347,12 +347,12 @@ def test_a_token_or_key_acts_as_the_user_that_the_config_names(broker: BrokerPro
         line.ask("close", session=each["session"])
     line.close()
     if named == "mapped":
-        assert (acts_as, info, told, shown.value) == ("ada", "ada", "done", "42")
+        assert (acts_as, info, message, shown.value) == ("ada", "ada", "done", "42")
         assert [answer.status for answer in answers] == [["done"]] * 3, [answer.messages for answer in answers]
         return
     assert (acts_as, info, shown.value) == ("nobody", "nobody", "42")
     assert [answer.status[1] for answer in answers] == ["error"] * 3
-    for text in (told, *(answer["err"] for answer in answers)):
+    for text in (message, *(answer["err"] for answer in answers)):
         assert "[[identities]]" in text
         assert "is not a user of this machine" in text
 
@@ -375,10 +375,10 @@ def test_two_sessions_of_one_user_cannot_reach_or_starve_each_other(connect: Con
     uids = {os.stat(f"/proc/{each.ask('info', session=f's{n}')['info']['pid']}").st_uid for n, each in enumerate(wires)}
     assert len(uids) == 2  # and neither is ada's
     assert all(61_000 <= uid < 62_000 for uid in uids)
-    told = {name: attacker.run(code.format(pid=pid), session="s0").value for name, code in CODE.items()}
-    assert told["signal"] == told["read"] == told["memory"] == "'gone'"
-    assert told["kill"] == "'alone'"
-    assert told["trace"] == "-1"
+    results = {name: attacker.run(code.format(pid=pid), session="s0").value for name, code in CODE.items()}
+    assert results["signal"] == results["read"] == results["memory"] == "'gone'"
+    assert results["kill"] == "'alone'"
+    assert results["trace"] == "-1"
     full = attacker.run(
         "import os, time\nmade = []\ntry:\n    while len(made) < 200:\n        child = os.fork()\n"
         "        if not child: time.sleep(60)\n        made.append(child)\nexcept OSError: pass\nlen(made) < 20",

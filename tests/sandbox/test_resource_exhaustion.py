@@ -29,8 +29,8 @@ def sites(report: SandboxReport) -> Iterator[dict[str, AttackSite]]:
         yield {who: stack.enter_context(site(who, confined=True)) for who in USERS}
 
 
-def told(answer: CollectedReplies) -> str:
-    """How an eval ended."""
+def ending(answer: CollectedReplies) -> str:
+    """Return the outcome of an eval."""
     ex = answer.get("ex") or {}
     word = ex.get("type") or next((word for word in answer.status if word not in ("done", "error")), "ok")
     if "error" in answer.status and word == "ok":
@@ -56,7 +56,7 @@ def test_everybody_else_is_answered_and_nothing_is_left(
     mark = f"STORM-{who}-{EXHAUSTIONS.index(storm)}"
     place.open_session(storm.runtime, mark=mark)
     endless = storm.endless or storm.ends.startswith("timeout")
-    ended = told(place.run(storm.code, LASTS_MS if endless else ENDS_MS))
+    ended = ending(place.run(storm.code, LASTS_MS if endless else ENDS_MS))
     place.assert_others_respond()
     place.close_session()
     assert ended.startswith((storm.ends, storm.or_else or storm.ends))

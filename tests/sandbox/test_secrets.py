@@ -67,7 +67,7 @@ def place(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[Bro
 
 
 def holding(secrets: dict[str, str], texts: dict[str, bytes]) -> list[tuple[str, str]]:
-    """Which secret stands where."""
+    """Return the files that hold each secret."""
     return [
         (name, where) for where, text in texts.items() for name, secret in secrets.items() if secret.encode() in text
     ]

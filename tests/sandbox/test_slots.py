@@ -1,4 +1,4 @@
-"""Which host user a root broker gives to a session."""
+"""Host users that a root broker gives to sessions."""
 
 from __future__ import annotations
 

@@ -50,10 +50,10 @@ def test_no_operation_gets_at_anothers_session(scene: TenUsersScene, via: str) -
             for op, attempt in (ATTEMPTS | {"unsubscribe": OTHERS["unsubscribe"]}).items()
         ]
 
-    told = scene.all_do(lambda n: ["wire", via, [each for _, each, _ in attacks(n)]])
+    result = scene.all_do(lambda n: ["wire", via, [each for _, each, _ in attacks(n)]])
     wrong = []
     for attacker in range(USERS):
-        for (owner, sent, word), messages in zip(attacks(attacker), told[attacker], strict=True):
+        for (owner, sent, word), messages in zip(attacks(attacker), result[attacker], strict=True):
             if word not in status(messages):
                 wrong.append((attacker, sent, messages))
             scene.unheard(json.dumps(messages), owner, json.dumps(sent))
@@ -67,9 +67,9 @@ def test_what_is_about_the_broker_tells_nothing_of_anothers(scene: TenUsersScene
         victim = scene.owners[(number + 1) % USERS]
         return [request(op, attempt, victim, references(victim)[1], scene) for op, attempt in OTHERS.items()]
 
-    told = scene.all_do(lambda n: ["wire", via, asks(n)])
+    result = scene.all_do(lambda n: ["wire", via, asks(n)])
     for number in range(USERS):
-        for sent, messages in zip(asks(number), told[number], strict=True):
+        for sent, messages in zip(asks(number), result[number], strict=True):
             if word := OTHERS[sent["op"]].word:
                 assert word in status(messages), (sent, messages)
             for owner in scene.owners:
@@ -97,7 +97,7 @@ SOME = range(USERS if SOAK else 1)  # who try what takes a second of a processor
 
 
 def victim_of(scene: TenUsersScene, number: int) -> tuple[SessionOwner, str]:
-    """Who is attacked by this one, and what the session is called by; users take turns at that."""
+    """Return the victim of a user, and the name by which the session is addressed; users take turns."""
     victim = scene.owners[(number + 1) % USERS]
     return victim, references(victim)[number % 2]
 
@@ -106,9 +106,9 @@ def test_the_python_client_gets_at_nothing_of_anothers(scene: TenUsersScene) -> 
     def calls(number: int) -> list[list[Any]]:
         return methods(victim_of(scene, number)[1], scene.owners[number].identity)
 
-    told = scene.all_do(lambda n: ["client", calls(n)])
+    result = scene.all_do(lambda n: ["client", calls(n)])
     for number in range(USERS):
-        for call, text in zip(calls(number), told[number], strict=True):
+        for call, text in zip(calls(number), result[number], strict=True):
             assert text.startswith(NOT_FOUND), (call, text)
             scene.unheard(text, victim_of(scene, number)[0], repr(call))
     assert scene.state() == scene.before
@@ -117,12 +117,12 @@ def test_the_python_client_gets_at_nothing_of_anothers(scene: TenUsersScene) -> 
 def test_the_command_line_gets_at_nothing_of_anothers(scene: TenUsersScene) -> None:
     listings = [["ls"], ["ls", "--json"], ["status", "--json"]]
 
-    def asked(number: int) -> list[list[str]]:
+    def build_requests(number: int) -> list[list[str]]:
         return commands(victim_of(scene, number)[1], scene.owners[number].identity)
 
-    told = scene.all_do(lambda n: ["cli", [*asked(n), *listings]])
+    result = scene.all_do(lambda n: ["cli", [*build_requests(n), *listings]])
     for number in range(USERS):
-        for command, (code, text) in zip([*asked(number), *listings], told[number], strict=True):
+        for command, (code, text) in zip([*build_requests(number), *listings], result[number], strict=True):
             assert (code == 0) == (command[0] in ("ls", "status")), (command, code, text)
             for owner in scene.owners:
                 if owner.number != number:
@@ -132,7 +132,7 @@ def test_the_command_line_gets_at_nothing_of_anothers(scene: TenUsersScene) -> N
 
 @pytest.mark.parametrize("how", ["stdio", "http"])
 def test_an_agents_tools_get_at_nothing_of_anothers(scene: TenUsersScene, how: str) -> None:
-    def asked(number: int) -> tuple[list[list[Any]], list[str]]:
+    def build_requests(number: int) -> tuple[list[list[Any]], list[str]]:
         victim, reference = victim_of(scene, number)
         parts = ("variables", "transcript", "info")
         uris = [
@@ -142,11 +142,11 @@ def test_an_agents_tools_get_at_nothing_of_anothers(scene: TenUsersScene, how: s
         ]
         return tools(reference, scene.file), ["repl://sessions", *uris]
 
-    told = scene.do(**{f"u{number}": ["mcp", how, *asked(number)] for number in SOME})
+    result = scene.do(**{f"u{number}": ["mcp", how, *build_requests(number)] for number in SOME})
     for number in SOME:
-        sent = repr(asked(number))
-        assert len(told[number]) == len(asked(number)[0]) + 1 + len(asked(number)[1])
-        for text in told[number]:
+        sent = repr(build_requests(number))
+        assert len(result[number]) == len(build_requests(number)[0]) + 1 + len(build_requests(number)[1])
+        for text in result[number]:
             for owner in scene.owners:
                 if owner.number != number:
                     scene.unheard(text, owner, sent)
@@ -154,16 +154,16 @@ def test_an_agents_tools_get_at_nothing_of_anothers(scene: TenUsersScene, how: s
 
 
 def test_an_editor_gets_at_nothing_of_anothers(scene: TenUsersScene) -> None:
-    def asked(number: int) -> list[list[Any]]:
+    def build_requests(number: int) -> list[list[Any]]:
         return json.loads(json.dumps(turns(victim_of(scene, number)[1])).replace("HOME", str(scene.place)))
 
-    told = scene.do(**{f"u{number}": ["acp", asked(number)] for number in SOME})
+    result = scene.do(**{f"u{number}": ["acp", build_requests(number)] for number in SOME})
     for number in SOME:
-        assert len(told[number]) == len(asked(number))
-        for text in told[number]:
+        assert len(result[number]) == len(build_requests(number))
+        for text in result[number]:
             for owner in scene.owners:
                 if owner.number != number:
-                    scene.unheard(text, owner, repr(asked(number)))
+                    scene.unheard(text, owner, repr(build_requests(number)))
     assert scene.state() == scene.before
 
 
@@ -201,12 +201,14 @@ def test_the_owner_does_by_each_operation_what_others_cannot(scene: TenUsersScen
     owns = [op for op in ATTEMPTS if ATTEMPTS[op].own and not (scene.is_root and op in FILES)]
     asks = [request(op, ATTEMPTS[op], owner, name, scene) for op in owns]
     first = {"op": "eval", "session": name, "if-missing": "create", "code": f"secret = '{owner.secret}'\nprint(secret)"}
-    told = scene.do(u7=["wire", via, [first, *asks], 1])[7]
+    result = scene.do(u7=["wire", via, [first, *asks], 1])[7]
     scene.wire(7, {"op": "close", "session": "copy"}, {"op": "close", "session": "copy-2"})
-    for sent, messages in zip([first, *asks], told, strict=True):
+    for sent, messages in zip([first, *asks], result, strict=True):
         assert "error" not in status(messages), (sent, messages)
-    heard = {sent["op"] for sent, messages in zip(asks, told[1:], strict=True) if owner.secret in json.dumps(messages)}
-    assert heard >= {"eval", "read", "history", "info"}
+    results = {
+        sent["op"] for sent, messages in zip(asks, result[1:], strict=True) if owner.secret in json.dumps(messages)
+    }
+    assert results >= {"eval", "read", "history", "info"}
 
 
 def test_the_owner_hears_of_a_session_through_every_interface(scene: TenUsersScene) -> None:
@@ -242,11 +244,11 @@ def test_the_owner_hears_of_a_session_through_every_interface(scene: TenUsersSce
         if each[0] in ("info", "read", "sessions") and "to" not in each[1] and each[1].get("action") != "close"
     ]
     uris = ["repl://sessions", f"repl://sessions/{name}/variables"]
-    told = [scene.do(u8=["mcp", how, harmless, uris])[8] for how in ("stdio", "http")]
+    results = [scene.do(u8=["mcp", how, harmless, uris])[8] for how in ("stdio", "http")]
     spoken = scene.do(u8=["acp", json.loads(json.dumps(turns(name)).replace("HOME", str(scene.place)))[:6]])[8]
-    for texts in (called, [text for _, text in printed], *told, spoken):
+    for texts in (called, [text for _, text in printed], *results, spoken):
         assert owner.secret in " ".join(texts), texts
-    for texts in told:
+    for texts in results:
         assert name in texts[-2], texts
     scene.wire(8, {"op": "close", "session": name})
 
@@ -257,16 +259,16 @@ def test_what_runs_goes_on_and_ends_as_its_owner_says(scene: TenUsersScene) -> N
     def input_(number: int) -> list[Any]:
         return ["wire", "zmq", [{"op": "stdin", "session": scene.owners[number].session, "input": f"of {number}\n"}]]
 
-    assert all(status(messages) == ["done"] for told in scene.all_do(input_).values() for messages in told)
+    assert all(status(messages) == ["done"] for result in scene.all_do(input_).values() for messages in result)
     read = {"op": "read", "wait-ms": 10_000}
-    told = scene.all_do(
+    result = scene.all_do(
         lambda n: [
             "wire",
             "zmq",
             [read | {"session": scene.owners[n].session, "eval-id": eval_id} for eval_id in (2, 3)],
         ]
     )
-    values = {number: [value(messages) for messages in told[number]] for number in range(USERS)}
+    values = {number: [value(messages) for messages in result[number]] for number in range(USERS)}
     assert values == {number: [f"'of {number}'"] * 2 for number in range(USERS)}
     given = {"op": "transfer", "session": scene.owners[9].session, "who": scene.owners[8].identity}
     assert [status(scene.wire(number, given)[0]) for number in (9, 8)] == [["done"], ["done"]]

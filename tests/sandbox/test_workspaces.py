@@ -84,7 +84,7 @@ def test_a_program_in_the_place_of_a_python_does_not_get_around_the_limits(wire:
 def test_an_environment_that_a_session_has_made_shows_it_nothing_of_others(
     wire: Wire, broker: BrokerProcess, work: Path, who: str
 ) -> None:
-    """It says which directories packages lie in, and which python it builds on: a session may write anything there."""
+    """`pyvenv.cfg` and `.pth` files name other directories, and a session may write anything there."""
     (secrets := broker.directory / "secrets").mkdir()
     (secret := secrets / "secret").write_text("for nobody")
     for path in (secrets, secret):

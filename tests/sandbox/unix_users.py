@@ -25,7 +25,7 @@ _GROUP = "root:x:0:\nada:x:1001:\nbob:x:1002:\nteam:x:1500:ada\n"
 
 @contextmanager
 def user(uid: int, groups: Sequence[int] = ()) -> Iterator[None]:
-    """This process's effective user, for a while: what it connects meanwhile is that user's."""
+    """Change this process's effective user for a while: connections made meanwhile are that user's."""
     before = os.getgroups()
     os.setgroups(groups)
     os.setegid(uid)
@@ -57,7 +57,7 @@ def file(path: Path, owner: int, mode: int = 0o600, text: str = "for its owner")
 
 
 def give_to(path: Path, owner: int, mode: int, group: int | None = None) -> Path:
-    """It is somebody's from here on."""
+    """Give a path to another user."""
     os.chown(path, owner, owner if group is None else group)
     path.chmod(mode)
     return path

@@ -62,20 +62,20 @@ def test_in_a_pipe_one_snapshot_is_printed(busy: BrokerProcess) -> None:
 
 def test_as_json_it_is_one_object_on_one_line(busy: BrokerProcess) -> None:
     done = run(busy, "top", "--json")
-    told = json.loads(done.stdout)
-    assert (done.returncode, done.stdout.count("\n"), told["status"], told["all"]) == (0, 1, ["done"], True)
-    assert [(each["name"], each["state"], each["queued"], each["running"]) for each in told["sessions"]] == [
+    result = json.loads(done.stdout)
+    assert (done.returncode, done.stdout.count("\n"), result["status"], result["all"]) == (0, 1, ["done"], True)
+    assert [(each["name"], each["state"], each["queued"], each["running"]) for each in result["sessions"]] == [
         ("done", "idle", 0, None),
         ("runs", "busy", 1, 1),
     ]
-    assert [(each["state"], each["agent"]) for each in told["jobs"]] == [
+    assert [(each["state"], each["agent"]) for each in result["jobs"]] == [
         ("running", "grace"),
         ("queued", "ada"),
         ("done", "ada"),
     ]
-    assert {each["name"]: each["queued"] for each in told["agents"]} == {"ada": 1, "grace": 0}
-    assert told["broker"]["slots"] == {"taken": 1, "of": 10}
-    assert told["sessions"][0]["memory-bytes"] > 1_000_000
+    assert {each["name"]: each["queued"] for each in result["agents"]} == {"ada": 1, "grace": 0}
+    assert result["broker"]["slots"] == {"taken": 1, "of": 10}
+    assert result["sessions"][0]["memory-bytes"] > 1_000_000
 
 
 def test_without_a_broker_it_says_so(tmp_path: object) -> None:

@@ -19,7 +19,7 @@ from replctl.top.polling import PollRequest, poll_broker
 from replwire.replies import JobEntry, Reply, SessionEntry
 from top_kit import STARTED, fixed_model, moment
 
-Hear = Callable[..., None]
+EmitEvent = Callable[..., None]
 
 
 @pytest.fixture
@@ -42,14 +42,14 @@ def model() -> TopModel:
 
 
 @pytest.fixture
-def hear(model: TopModel) -> Hear:
+def emit(model: TopModel) -> EmitEvent:
     """An event of that session."""
 
-    def hear(type: str, at: float = 0.0, **fields: Any) -> None:
+    def emit(type: str, at: float = 0.0, **fields: Any) -> None:
         fields = {key.replace("_", "-"): value for key, value in fields.items()}
         model.apply_event({"type": type, "session": "s", "time": moment(at), **fields}, at)
 
-    return hear
+    return emit
 
 
 def cells(model: TopModel, now: float = 0.0) -> dict[str, str]:
@@ -66,38 +66,38 @@ def printed(model: TopModel) -> list[str]:
     return [plain_text(line) for line in model.sessions["s"].output.backwards(200)][::-1]
 
 
-def test_an_eval_is_queued_runs_and_ends(model: TopModel, hear: Hear) -> None:
-    hear("eval/accepted", 1, eval=1, agent="ada", code="x = 1\nx")
+def test_an_eval_is_queued_runs_and_ends(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/accepted", 1, eval=1, agent="ada", code="x = 1\nx")
     assert (cells(model)["WAIT"], jobs(model, 3)) == ("1", [("queued", "2.0s", "work", "1", "ada", "x = 1 x")])
-    hear("eval/queued", 1, eval=1, position=2)
+    emit("eval/queued", 1, eval=1, position=2)
     assert jobs(model, 3)[0][0] == "queued 2"
-    hear("eval/started", 4, eval=1)
+    emit("eval/started", 4, eval=1)
     row = cells(model, 14)
     assert [row[head] for head in ("STATE", "WAIT", "FOR", "RUNS", "AGENT")] == ["busy", "-", "10s", "x = 1 x", "ada"]
-    hear("eval/finished", 64, eval=1, status="ok", value="1", duration_ms=60_000.0)
+    emit("eval/finished", 64, eval=1, status="ok", value="1", duration_ms=60_000.0)
     assert (cells(model)["STATE"], cells(model)["RUNS"]) == ("idle", "")
     assert jobs(model, 99) == [("ok", "1m00s", "work", "1", "ada", "x = 1 x")]
     assert printed(model) == ["[1] x = 1 x", "= 1"]
 
 
-def test_an_eval_that_was_asked_to_stop_says_so(model: TopModel, hear: Hear) -> None:
-    hear("eval/accepted", eval=1, code="loop()")
-    hear("eval/started", eval=1)
-    hear("eval/interrupt-requested", eval=1, by="ada")
+def test_an_eval_that_was_asked_to_stop_says_so(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/accepted", eval=1, code="loop()")
+    emit("eval/started", eval=1)
+    emit("eval/interrupt-requested", eval=1, by="ada")
     assert jobs(model)[0][0] == "stopping"
-    hear("eval/finished", eval=1, status="cancelled", state="kept", duration_ms=5.0)
+    emit("eval/finished", eval=1, status="cancelled", state="kept", duration_ms=5.0)
     assert jobs(model)[0][:2] == ("cancelled", "5ms")
 
 
-def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: TopModel, hear: Hear) -> None:
-    hear("eval/accepted", eval=1, code="f()")
-    hear("eval/started", eval=1)
-    hear("eval/output", eval=1, reply={"out": "half a li"})
-    hear(
+def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/accepted", eval=1, code="f()")
+    emit("eval/started", eval=1)
+    emit("eval/output", eval=1, reply={"out": "half a li"})
+    emit(
         "eval/finished", eval=1, status="error", traceback="Traceback:\nValueError: \x1b[31mno", error="ValueError: no"
     )
-    hear("session/lost", why="killed\x07", epoch=2)
-    hear("session/reset", reason="reset by ada", epoch=3)
+    emit("session/lost", why="killed\x07", epoch=2)
+    emit("session/reset", reason="reset by ada", epoch=3)
     assert printed(model) == [
         "[1] f()",
         "half a li",
@@ -109,17 +109,19 @@ def test_a_loss_a_reset_and_an_error_stand_in_the_output(model: TopModel, hear: 
     assert (cells(model)["EPOCH"], cells(model)["STATE"]) == ("3", "starting")
 
 
-def test_figures_and_a_wish_for_input_are_told(model: TopModel, hear: Hear) -> None:
-    hear("eval/output", eval=1, reply={"mime": {"image/png": "…"}})
-    hear("eval/output", eval=1, reply={"status": ["need-input"]})
+def test_figures_and_a_wish_for_input_are_told(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/output", eval=1, reply={"mime": {"image/png": "…"}})
+    emit("eval/output", eval=1, reply={"status": ["need-input"]})
     assert printed(model) == ["-- a figure: image/png", '-- waits for input: replctl stdin work "text"']
 
 
-def test_a_session_that_is_closed_takes_its_evals_along_but_not_what_has_ended(model: TopModel, hear: Hear) -> None:
+def test_a_session_that_is_closed_takes_its_evals_along_but_not_what_has_ended(
+    model: TopModel, emit: EmitEvent
+) -> None:
     for eval in (1, 2):
-        hear("eval/accepted", eval=eval, agent="ada", code="1")
-    hear("eval/finished", eval=1, status="ok", duration_ms=1.0)
-    hear("session/closed", reason="closed by ada")
+        emit("eval/accepted", eval=eval, agent="ada", code="1")
+    emit("eval/finished", eval=1, status="ok", duration_ms=1.0)
+    emit("session/closed", reason="closed by ada")
     assert (tables.session_rows(model, 0), [row[:3] for row in jobs(model)]) == ([], [("ok", "1ms", "work")])
 
 
@@ -129,8 +131,8 @@ def test_events_of_sessions_that_are_not_known_change_nothing(model: TopModel) -
     assert list(model.sessions) == ["s"]
 
 
-def test_what_was_missed_is_asked_for_again(model: TopModel, hear: Hear) -> None:
-    hear("eval/accepted", eval=1, code="1")
+def test_what_was_missed_is_asked_for_again(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/accepted", eval=1, code="1")
     model.apply_event({"type": "session/created", "session": "once", "ephemeral": True, "time": STARTED}, 0)
     model.apply_event({"type": "bus/lagged", "missed": 17}, 0)
     assert list(model.sessions) == ["s"]
@@ -144,10 +146,10 @@ def test_a_refusal_is_told(model: TopModel) -> None:
     assert model.warning == "ada was refused: Too many evals"
 
 
-def test_what_ended_is_bounded(model: TopModel, hear: Hear) -> None:
+def test_what_ended_is_bounded(model: TopModel, emit: EmitEvent) -> None:
     for eval in range(1, MAX_RECENT + 50):
-        hear("eval/accepted", eval=eval, code="1")
-        hear("eval/finished", eval=eval, status="ok", duration_ms=1.0)
+        emit("eval/accepted", eval=eval, code="1")
+        emit("eval/finished", eval=eval, status="ok", duration_ms=1.0)
     assert (len(model.recent), model.recent[0].eval_id, model.active) == (MAX_RECENT, MAX_RECENT + 49, {})
 
 
@@ -218,7 +220,7 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted"),
+    ("expected", "wanted"),
     [
         (format_span(0.0034), "3ms"),
         (format_span(9.94), "9.9s"),
@@ -234,8 +236,8 @@ def test_a_rate_forgets_what_is_older_than_its_window() -> None:
         (format_number(312.4), "312"),
     ],
 )
-def test_figures_are_short(told: str, wanted: str) -> None:
-    assert told == wanted
+def test_figures_are_short(expected: str, wanted: str) -> None:
+    assert expected == wanted
 
 
 def answered(model: TopModel, answers: dict[str, Reply | ReplError], most: int = 5) -> list[PollRequest]:
@@ -282,11 +284,11 @@ def test_a_round_asks_of_few_sessions_and_the_next_of_others() -> None:
 
 
 def test_a_snapshot_as_data_has_what_the_tables_have() -> None:
-    told = snapshot.snapshot_data(fixed_model(), 90.0)
-    assert [each["name"] for each in told["sessions"]] == ["build", "etl", "plots", "train", None]
-    assert (told["sessions"][1]["running"], told["sessions"][1]["running-ms"]) == (1, 20_000)
-    assert [(each["name"], each["state"], each["end"]) for each in told["jobs"]][-1] == ("train", "done", "ok")
-    assert told["time"] == "2026-01-02T03:05:30.000+00:00"
+    result = snapshot.snapshot_data(fixed_model(), 90.0)
+    assert [each["name"] for each in result["sessions"]] == ["build", "etl", "plots", "train", None]
+    assert (result["sessions"][1]["running"], result["sessions"][1]["running-ms"]) == (1, 20_000)
+    assert [(each["name"], each["state"], each["end"]) for each in result["jobs"]][-1] == ("train", "done", "ok")
+    assert result["time"] == "2026-01-02T03:05:30.000+00:00"
 
 
 def entry(key: str, **more: Any) -> SessionEntry:
@@ -321,10 +323,10 @@ def job(number: int, state: str, status: list[str] | None = None, took: float | 
 
 
 def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_output(
-    model: TopModel, hear: Hear
+    model: TopModel, emit: EmitEvent
 ) -> None:
-    hear("eval/accepted", eval=1, code="loop()")
-    hear("eval/started", eval=1)
+    emit("eval/accepted", eval=1, code="loop()")
+    emit("eval/started", eval=1)
     session, reads = model.sessions["s"], 0
 
     class EndingReader:
@@ -333,7 +335,7 @@ def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_out
             reads += 1
             on_output("out", "x\n" * reads)
             if reads == 1:  # the eval ends while this answer is on its way
-                hear("eval/finished", eval=1, status="cancelled")
+                emit("eval/finished", eval=1, status="cancelled")
                 return Result(status=["done", "running"])
             return Result(status=["done", "interrupted"])
 
@@ -348,25 +350,25 @@ def test_an_end_that_is_heard_before_the_answer_of_a_read_is_shown_after_its_out
     assert (shown.count("x"), reads) == (2, 2)
 
 
-def test_an_end_that_an_answer_told_first_still_stands_once_in_the_output(model: TopModel, hear: Hear) -> None:
-    hear("eval/accepted", eval=1, code="loop()")
-    hear("eval/started", eval=1)
-    hear("eval/accepted", eval=2, code="2")
+def test_an_end_that_an_answer_told_first_still_stands_once_in_the_output(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/accepted", eval=1, code="loop()")
+    emit("eval/started", eval=1)
+    emit("eval/accepted", eval=2, code="2")
     model.update_jobs("s", [job(1, "done", ["done", "interrupted"], 1.0), job(2, "done", ["done"], 5.0)])
-    hear("eval/finished", eval=1, status="cancelled")
-    hear("eval/started", eval=2, code="2")
-    hear("eval/finished", eval=2, status="ok", value="2")
+    emit("eval/finished", eval=1, status="cancelled")
+    emit("eval/started", eval=2, code="2")
+    emit("eval/finished", eval=2, status="ok", value="2")
     assert printed(model) == ["[1] loop()", "-- cancelled", "[2] code 2", "= 2"]
     before = model.last_job("s")
     assert before is not None
     model.update_output(before, [("out", "x\n")], 0, {"status": "ok", "value": "2"})
-    hear("eval/finished", eval=2, status="ok", value="2")
+    emit("eval/finished", eval=2, status="ok", value="2")
     assert printed(model) == ["[2] code 2", "x", "= 2"]
 
 
-def test_a_look_back_takes_nothing_from_an_eval_that_has_begun_since(model: TopModel, hear: Hear) -> None:
-    hear("eval/accepted", eval=1, code="loop()")
-    hear("eval/started", eval=1)
+def test_a_look_back_takes_nothing_from_an_eval_that_has_begun_since(model: TopModel, emit: EmitEvent) -> None:
+    emit("eval/accepted", eval=1, code="loop()")
+    emit("eval/started", eval=1)
     session, first = model.sessions["s"], model.last_job("s")
     assert first is not None
 
@@ -376,9 +378,9 @@ def test_a_look_back_takes_nothing_from_an_eval_that_has_begun_since(model: TopM
             if "s:2" in model.active:
                 return Result(status=["done", "interrupted"])
             model.update_jobs("s", [job(1, "running")])  # which makes its entry anew
-            hear("eval/finished", eval=1, status="cancelled")
-            hear("eval/accepted", eval=2, code="2")
-            hear("eval/started", eval=2)
+            emit("eval/finished", eval=1, status="cancelled")
+            emit("eval/accepted", eval=2, code="2")
+            emit("eval/started", eval=2)
             return Result(status=["done", "running"])
 
     feed = BrokerFeed(model, SwitchingReader, 1.0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What extensions add to the screen: words, boxes, keys, another screen; none of them can break it."""
+"""Contributions of extensions to the screen: words, boxes, keys, another screen; none can break it."""
 
 from __future__ import annotations
 

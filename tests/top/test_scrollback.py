@@ -1,4 +1,4 @@
-"""What sessions print, on its way to a screen: bounded, and nothing in it that a terminal would obey."""
+"""Output of sessions on its way to a screen: bounded, and without control sequences."""
 
 from __future__ import annotations
 

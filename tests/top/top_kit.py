@@ -26,15 +26,15 @@ STARTED = "2026-01-02T03:04:00.000+00:00"
 
 
 def text_of(app: TopApp) -> str:
-    """What the screen shows, as plain text."""
+    """Return the contents of the screen as plain text."""
     width = app.size.width
     lines = app.screen._compositor.render_strips()
     return "\n".join(strip.text.rstrip()[:width] for strip in lines) + "\n"
 
 
-async def wait_for_text(pilot: Pilot[Any], what: str | Callable[[str], bool], patience_s: float = TIMEOUT_S) -> str:
+async def wait_for_text(pilot: Pilot[Any], what: str | Callable[[str], bool], timeout_s: float = TIMEOUT_S) -> str:
     """Wait until the screen shows this; the whole screen."""
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + timeout_s
     while True:
         text = text_of(pilot.app)  # type: ignore[arg-type]
         if what in text if isinstance(what, str) else what(text):
@@ -66,25 +66,25 @@ class Terminal:
         self.output = ""
         self._seen = 0
 
-    def wait_for(self, text: str, patience_s: float = TIMEOUT_S) -> None:
+    def wait_for(self, text: str, timeout_s: float = TIMEOUT_S) -> None:
         """Wait until this was written, after what was seen before."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while text not in self.output[self._seen :]:
             self._read(
                 max(0.0, deadline - time.monotonic()), f"never shown: {text!r}; shown was {self.output[-3000:]!r}"
             )
         self._seen = self.output.index(text, self._seen) + len(text)
 
-    def _read(self, patience_s: float, why: str) -> None:
-        assert select.select([self.ours], [], [], patience_s)[0], why
+    def _read(self, timeout_s: float, why: str) -> None:
+        assert select.select([self.ours], [], [], timeout_s)[0], why
         self.output += os.read(self.ours, 65536).decode("utf-8", "replace")
 
     def write(self, text: str) -> None:
         os.write(self.ours, text.encode())
 
-    def wait_for_exit(self, patience_s: float = TIMEOUT_S) -> int:
-        """Its exit code, once it has ended; what it wrote last is read."""
-        deadline = time.monotonic() + patience_s
+    def wait_for_exit(self, timeout_s: float = TIMEOUT_S) -> int:
+        """Return the exit code once the program has ended; its last output is read."""
+        deadline = time.monotonic() + timeout_s
         while self.process.poll() is None:
             assert time.monotonic() < deadline, f"never ended: {self.output[-2000:]!r}"
             if select.select([self.ours], [], [], 0.05)[0]:
@@ -94,7 +94,7 @@ class Terminal:
         return self.process.returncode
 
     def is_restored(self) -> bool:
-        """Whether modes, cursor and the ordinary screen are back."""
+        """Return whether modes, cursor and the ordinary screen are restored."""
         back = all(
             self.output.rfind(off) > self.output.rfind(on)
             for on, off in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h"), ("\x1b[?2004h", "\x1b[?2004l"))
@@ -132,17 +132,17 @@ def fixed_model() -> TopModel:
     model.sessions["s3"].mode = "plan"
     model.agent_cpu = {"ada": 1.25, "grace": 150.2, "linus": 0.04}
 
-    def hear(type: str, session: str, at: float, **more: Any) -> None:
+    def emit(type: str, session: str, at: float, **more: Any) -> None:
         model.apply_event({"type": type, "session": session, "time": moment(at), **more}, at)
 
     for eval, code in ((8, "model = Net(depth=4)"), (9, "for step in range(10_000):\n    model.fit(batch())")):
-        hear("eval/accepted", "s2", 40 + eval, eval=eval, agent="grace", code=code)
-        hear("eval/started", "s2", 40.5 + eval, eval=eval)
+        emit("eval/accepted", "s2", 40 + eval, eval=eval, agent="grace", code=code)
+        emit("eval/started", "s2", 40.5 + eval, eval=eval)
         if eval == 8:
-            hear("eval/finished", "s2", 48.8, eval=8, status="ok", **{"duration-ms": 300.0})
-    hear("eval/accepted", "s3", 55, eval=4, agent="grace", code="1/0")
-    hear("eval/started", "s3", 55, eval=4)
-    hear(
+            emit("eval/finished", "s2", 48.8, eval=8, status="ok", **{"duration-ms": 300.0})
+    emit("eval/accepted", "s3", 55, eval=4, agent="grace", code="1/0")
+    emit("eval/started", "s3", 55, eval=4)
+    emit(
         "eval/finished",
         "s3",
         55.1,
@@ -152,12 +152,12 @@ def fixed_model() -> TopModel:
         traceback="Traceback (most recent call last):\nZeroDivisionError: division by zero",
         **{"duration-ms": 2.5},
     )
-    hear("eval/accepted", "s1", 70, eval=1, agent="ada", code="load('2026-01')")
-    hear("eval/started", "s1", 70, eval=1)
-    hear("eval/output", "s1", 71, eval=1, reply={"out": "\x1b[32mread\x1b[0m 250 rows\nread 500 rows\n"})
-    hear("eval/output", "s1", 72, eval=1, reply={"err": "3 rows have no key\n"})
-    hear("eval/accepted", "s1", 80, eval=2, agent="linus", code="rows.describe()")
-    hear("eval/queued", "s1", 80, eval=2, position=1)
+    emit("eval/accepted", "s1", 70, eval=1, agent="ada", code="load('2026-01')")
+    emit("eval/started", "s1", 70, eval=1)
+    emit("eval/output", "s1", 71, eval=1, reply={"out": "\x1b[32mread\x1b[0m 250 rows\nread 500 rows\n"})
+    emit("eval/output", "s1", 72, eval=1, reply={"err": "3 rows have no key\n"})
+    emit("eval/accepted", "s1", 80, eval=2, agent="linus", code="rows.describe()")
+    emit("eval/queued", "s1", 80, eval=2, position=1)
     for key, cpu, more, memory in (
         ("s1", 1.0, 0.25, 31_000_000),
         ("s2", 90.0, 59.0, 1_500_000_000),
@@ -198,7 +198,7 @@ def _stats(seconds: int, evals: int) -> dict[str, Any]:
     return {
         "slots": {"taken": 2, "of": 10},
         "queued": {"total": 1},
-        "workers": {"claimed": 4, "warm": 2, "starting": 1},
+        "workers": {"assigned": 4, "warm": 2, "starting": 1},
         "connections": 5,
         "counts": {"evals.ok": evals, "refused.rate-limited": seconds // 45},
         "started": STARTED,

@@ -65,7 +65,7 @@ def test_what_is_not_said_is_zero() -> None:
             cwd="/é",
             env=["A=1"],
             limits=Limits(max_sessions=3),
-            lost="why",
+            lost_cause="why",
         ),
         AssignedBody(),
         AssignedBody("no such directory"),

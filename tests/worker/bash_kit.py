@@ -27,7 +27,7 @@ class Bash:
         self.frames: list[dict[str, Any]] = []
         self._pipes = {self.child.out: self.stdout, self.child.err: self.stderr, self.child.background: self.late}
         self.number = 0
-        self.asked = 0
+        self.input_requests = 0
         self.cause: str | None = None
 
     def send(self, **message: Any) -> None:
@@ -46,8 +46,8 @@ class Bash:
         assert answer["n"] == self.number
         return answer
 
-    def claim(self, cwd: str | None = None, **env: str) -> dict[str, Any]:
-        return self.ask("claim", cwd=cwd, env=env, limits={})
+    def assign(self, cwd: str | None = None, **env: str) -> dict[str, Any]:
+        return self.ask("assign", cwd=cwd, env=env, limits={})
 
     def start_eval(self, code: str, *, stdin: bool = False, silent: bool = False) -> int:
         self.number += 1
@@ -66,7 +66,7 @@ class Bash:
                 self.read_all()
                 return answer
             assert answer["t"] == "need-input"
-            self.asked += 1
+            self.input_requests += 1
             if left:
                 os.write(self.child.stdin, left.pop(0).encode())
 
@@ -81,13 +81,13 @@ class Bash:
         return answer["value"]
 
     def out(self, code: str, lines: tuple[str, ...] = (), **options: bool) -> str:
-        """What this code prints to stdout."""
+        """Return the output of this code to stdout."""
         before = len(self.stdout)
         self.value(code, lines, **options)
         return self.stdout[before:].decode()
 
     def err(self, code: str) -> str:
-        """What this code prints to stderr."""
+        """Return the output of this code to stderr."""
         before = len(self.stderr)
         self.value(code)
         return self.stderr[before:].decode()
@@ -127,8 +127,22 @@ class Bash:
             assert self.cause is None, f"{self.cause}; stderr: {bytes(self.stderr)[-2000:]!r}"
             self.pump(deadline - time.monotonic())
 
-    def ended(self) -> str:
-        """How the session ended, in the worker's words."""
+    def settle(self) -> None:
+        """Wait for one result, or the end; code that waits is interrupted, as by a time limit."""
+        limit, deadline = time.monotonic() + 0.5, time.monotonic() + 20
+        while not any(frame["t"] == "result" for frame in self.frames) and self.cause is None:
+            assert time.monotonic() < deadline, "it hangs"
+            self.pump(0.1)
+            if time.monotonic() > limit and self.cause is None:
+                self.interrupt()
+                limit += 0.5
+        results = [frame for frame in self.frames if frame["t"] == "result"]
+        self.frames.clear()
+        self.read_all()
+        assert len(results) == 1 or self.cause is not None
+
+    def exit_text(self) -> str:
+        """Return the cause of the session's end, as the worker words it."""
         deadline = time.monotonic() + TIMEOUT_S
         while self.cause is None:
             assert time.monotonic() < deadline, "it lives"
@@ -153,7 +167,7 @@ class Bash:
         child.flush()
 
     def read_all(self) -> None:
-        """What waits in the pipes now."""
+        """Read the present contents of the pipes."""
         for fd in list(self._pipes):
             while self._read(fd):
                 pass

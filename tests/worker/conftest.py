@@ -97,9 +97,9 @@ def start_bash() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def bash(start_bash: Callable[..., Any]) -> Any:
-    """One bash session, ready and claimed."""
+    """One bash session, ready and assigned."""
     session = start_bash()
-    assert session.claim()["error"] is None
+    assert session.assign()["error"] is None
     return session
 
 

@@ -18,7 +18,7 @@ HARNESS = Path(__file__).parents[2] / "worker/replworker/runtimes/python/harness
 
 
 def interpreters() -> list[str]:
-    """This python, and every python >= 3.8 that pyenv has."""
+    """Return this Python, and every Python >= 3.8 that pyenv has."""
     found = [sys.executable]
     for path in sorted(Path.home().glob(".pyenv/versions/3.*/bin/python")):
         if int(path.parts[-3].split(".")[1]) >= 8:
@@ -40,8 +40,8 @@ class Harness:
         self.trace, trace_theirs = os.pipe()
         os.set_blocking(self.trace, False)
         os.set_blocking(trace_theirs, False)
-        self._parcel, parcel_theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        given = (theirs.fileno(), late_theirs, trace_theirs, parcel_theirs.fileno())
+        self._fd_sender, fd_receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = (theirs.fileno(), late_theirs, trace_theirs, fd_receiver.fileno())
         self.process = subprocess.Popen(
             [python, "-X", "utf8", str(HARNESS), *map(str, given)],
             stdin=subprocess.PIPE,
@@ -51,7 +51,7 @@ class Harness:
             start_new_session=True,
         )
         theirs.close()
-        parcel_theirs.close()
+        fd_receiver.close()
         os.close(late_theirs)
         os.close(trace_theirs)
         assert self.process.stdin is not None
@@ -68,7 +68,7 @@ class Harness:
         }
         self.stdout, self.stderr, self.late = list(self._sinks.values())[1:]
         self._open = set(self._sinks)
-        self.asked = 0
+        self.input_requests = 0
         self.number = 0
 
     def send(self, **message: Any) -> None:
@@ -78,19 +78,19 @@ class Harness:
         """The answer to a frame other than an eval; `fd` goes along."""
         self.number += 1
         if fd is not None:
-            self.send_parcel(fd, self.number)
+            self.send_descriptor(fd, self.number)
         self.send(op=op, n=self.number, **fields)
         answer = self.frame()
         assert answer["n"] == self.number
         return answer
 
-    def send_parcel(self, fd: int, number: int) -> None:
+    def send_descriptor(self, fd: int, number: int) -> None:
         """Send a descriptor, as the worker does just before the frame that it belongs to."""
-        socket.send_fds(self._parcel, [b"%d" % number], [fd])
+        socket.send_fds(self._fd_sender, [b"%d" % number], [fd])
 
-    def frame(self, patience: float = TIMEOUT_S) -> dict[str, Any]:
+    def frame(self, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         """The next frame; fails when none comes."""
-        self.until(self._whole_frame, patience)
+        self.until(self._whole_frame, timeout_s)
         end = 4 + int.from_bytes(self._frames[:4], "big")
         message = json.loads(bytes(self._frames[4:end]))
         del self._frames[:end]
@@ -115,7 +115,7 @@ class Harness:
                 assert not left, f"never asked for {left}"
                 return answer
             assert answer["t"] == "need-input"
-            self.asked += 1
+            self.input_requests += 1
             if left:
                 os.write(self.stdin_fd, left.pop(0).encode())
 
@@ -144,19 +144,19 @@ class Harness:
             self.signal()
             self._pump(0.02)
 
-    def until(self, done: Any, patience: float = TIMEOUT_S) -> None:
+    def until(self, done: Any, timeout_s: float = TIMEOUT_S) -> None:
         """Read whatever comes until `done()`; fails at the deadline, or when everything is closed before."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout_s
         while not done():
             left = deadline - time.monotonic()
-            assert left > 0, f"nothing after {patience} s; stderr: {bytes(self.stderr)[-2000:]!r}"
+            assert left > 0, f"nothing after {timeout_s} s; stderr: {bytes(self.stderr)[-2000:]!r}"
             assert self._open, f"the harness is gone; stderr: {bytes(self.stderr)[-2000:]!r}"
             self._pump(left)
 
-    def exit_code(self, patience: float = TIMEOUT_S) -> int:
+    def exit_code(self, timeout_s: float = TIMEOUT_S) -> int:
         """Close nothing, wait for the end, and read all that was written before it."""
-        self.until(lambda: not self._open, patience)
-        return self.process.wait(patience)
+        self.until(lambda: not self._open, timeout_s)
+        return self.process.wait(timeout_s)
 
     def hang_up(self) -> int:
         self.control.shutdown(socket.SHUT_WR)
@@ -169,7 +169,7 @@ class Harness:
             pass
         self.process.wait(TIMEOUT_S)
         self.control.close()
-        self._parcel.close()
+        self._fd_sender.close()
         os.close(self._late)
         os.close(self.trace)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):

@@ -48,7 +48,7 @@ class Node(Harness):
         self._late = late
         self.trace, unused = os.pipe()  # node has no use for these two, and gets neither
         os.close(unused)
-        self._parcel, other = socket.socketpair()
+        self._fd_sender, other = socket.socketpair()
         other.close()
         self._frames = bytearray()
         self._sinks = {
@@ -59,7 +59,7 @@ class Node(Harness):
         }
         self.stdout, self.stderr, self.late = list(self._sinks.values())[1:]
         self._open = set(self._sinks)
-        self.asked = 0
+        self.input_requests = 0
         self.number = 0
 
     def ask(self, **message: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When automatic checkpoints are taken, by a clock that the test moves."""
+"""Times of automatic checkpoints, by a clock that the test moves."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ def message(tag: str, *fields: bytes) -> bytes:
     return b"\0!" + tag.encode() + b"\0" + b"".join(b"." + field + b"\0" for field in fields) + b"=\0"
 
 
-def asked(op: str, n: int = 1, **fields: Any) -> bytes:
+def encoded(op: str, n: int = 1, **fields: Any) -> bytes:
     return json.dumps({"op": op, "n": n, **fields}).encode()
 
 
 def evaluated(n: int, code: str = "x", stdin: bool = False) -> bytes:
-    return asked("eval", n, code=code, name="<w:1>", silent=False, stdin=stdin, history=True)
+    return encoded("eval", n, code=code, name="<w:1>", silent=False, stdin=stdin, history=True)
 
 
 def flood(codec: BashCodec, data: bytes) -> None:
@@ -40,9 +40,9 @@ def flood(codec: BashCodec, data: bytes) -> None:
         codec.decode(data)
 
 
-def heard(codec: BashCodec, data: bytes) -> tuple[list[dict[str, Any]], bytes]:
-    said, answer = codec.decode(data)
-    return [json.loads(body) for body in said], answer
+def decoded(codec: BashCodec, data: bytes) -> tuple[list[dict[str, Any]], bytes]:
+    text, answer = codec.decode(data)
+    return [json.loads(body) for body in text], answer
 
 
 def idle(token: bytes, why: bytes = b"", status: bytes = b"0") -> bytes:
@@ -54,8 +54,8 @@ READY = message("state", DECLARED, b"f\n") + message("ready", b"5.2.15", b"/bin/
 
 def started() -> BashCodec:
     codec = BashCodec()
-    said, answer = heard(codec, READY + idle(b"t1"))
-    assert [frame["t"] for frame in said] == ["ready"]
+    result, answer = decoded(codec, READY + idle(b"t1"))
+    assert [frame["t"] for frame in result] == ["ready"]
     assert answer == b""
     return codec
 
@@ -63,7 +63,7 @@ def started() -> BashCodec:
 def test_nothing_is_sent_before_bash_asks() -> None:
     codec = BashCodec()
     assert codec.encode(evaluated(1)) == b""
-    _, answer = heard(codec, READY + idle(b"t1"))
+    _, answer = decoded(codec, READY + idle(b"t1"))
     assert answer == b"\0t1\0eval\x000,values\0<w:1>\x001\0x"
     assert codec.encode(evaluated(2)) == b""
 
@@ -76,8 +76,8 @@ def test_an_eval_is_answered_with_its_status_and_changes() -> None:
     codec = started()
     codec.encode(evaluated(5))
     changed = DECLARED.replace(b'a="1"', b'a="2"') + b'declare -- new="1"\n'
-    said, _ = heard(codec, message("begun") + message("state", changed, b"f\ng\n") + message("result", b"3"))
-    assert [(frame["t"], frame["n"], frame["value"], frame["changed"]) for frame in said] == [
+    result, _ = decoded(codec, message("begun") + message("state", changed, b"f\ng\n") + message("result", b"3"))
+    assert [(frame["t"], frame["n"], frame["value"], frame["changed"]) for frame in result] == [
         ("result", 5, "3", ["a", "g", "new"])
     ]
 
@@ -85,42 +85,42 @@ def test_an_eval_is_answered_with_its_status_and_changes() -> None:
 def test_an_idle_bash_that_had_begun_was_interrupted() -> None:
     codec = started()
     codec.encode(evaluated(1))
-    said, _ = heard(codec, message("begun") + idle(b"t2", b"", b"130"))
-    assert [frame["outcome"] for frame in said] == ["interrupted"]
+    result, _ = decoded(codec, message("begun") + idle(b"t2", b"", b"130"))
+    assert [frame["outcome"] for frame in result] == ["interrupted"]
 
 
 def test_an_idle_bash_that_had_not_begun_is_asked_again() -> None:
     codec = started()
     first = codec.encode(evaluated(1))
-    said, again = heard(codec, idle(b"t2"))
-    assert (said, again) == ([], first.replace(b"t1", b"t2"))
+    result, again = decoded(codec, idle(b"t2"))
+    assert (result, again) == ([], first.replace(b"t1", b"t2"))
 
 
 def test_an_eval_that_is_interrupted_before_it_has_begun_never_runs() -> None:
     codec = started()
     codec.encode(evaluated(1))
-    assert codec.encode(asked("interrupt", 1)) == b""
-    said, answer = heard(codec, idle(b"t2"))
-    assert (said, answer) == ([], b"\0t2\0ping\0\0\x000\0")
-    said, _ = heard(codec, message("answer"))
-    assert [(frame["n"], frame["outcome"]) for frame in said] == [(1, "interrupted")]
+    assert codec.encode(encoded("interrupt", 1)) == b""
+    result, answer = decoded(codec, idle(b"t2"))
+    assert (result, answer) == ([], b"\0t2\0ping\0\0\x000\0")
+    result, _ = decoded(codec, message("answer"))
+    assert [(frame["n"], frame["outcome"]) for frame in result] == [(1, "interrupted")]
 
 
 def test_a_message_that_was_cut_short_is_forgotten() -> None:
     codec = started()
     codec.encode(evaluated(1))
-    said, _ = heard(codec, message("begun") + b"\0!state\0.declare -- cut" + idle(b"t2", b"exit", b"4"))
-    assert [(frame["value"], frame["hint"] is not None) for frame in said] == [("4", True)]
+    result, _ = decoded(codec, message("begun") + b"\0!state\0.declare -- cut" + idle(b"t2", b"exit", b"4"))
+    assert [(frame["value"], frame["hint"] is not None) for frame in result] == [("4", True)]
 
 
 def test_a_request_is_not_sent_anew_for_ever() -> None:
     codec = started()
-    codec.encode(asked("vars", max=5))
-    said: list[dict[str, Any]] = []
+    codec.encode(encoded("vars", max=5))
+    results: list[dict[str, Any]] = []
     for turn in range(10):
-        more, _ = heard(codec, idle(b"t%d" % turn))
-        said += more
-    assert [frame["t"] for frame in said] == ["vars"]
+        more, _ = decoded(codec, idle(b"t%d" % turn))
+        results += more
+    assert [frame["t"] for frame in results] == ["vars"]
 
 
 @pytest.mark.parametrize(
@@ -178,20 +178,20 @@ def test_a_long_list_of_names_is_cut_and_no_error() -> None:
 def test_code_with_nul_is_answered_when_bash_comes_round() -> None:
     codec = started()
     assert b"ping" in codec.encode(evaluated(1, "a\0b"))
-    said, _ = heard(codec, message("answer"))
-    assert said[0]["ex"]["type"] == "SyntaxError"
+    result, _ = decoded(codec, message("answer"))
+    assert result[0]["ex"]["type"] == "SyntaxError"
 
 
 def test_a_need_is_told_for_the_eval_that_runs_only() -> None:
     codec = started()
-    assert heard(codec, message("need"))[0] == []
+    assert decoded(codec, message("need"))[0] == []
     codec.encode(evaluated(8))
-    said, _ = heard(codec, message("begun") + message("need"))
-    assert said == [{"t": "need-input", "n": 8}]
+    result, _ = decoded(codec, message("begun") + message("need"))
+    assert result == [{"t": "need-input", "n": 8}]
 
 
 _fields = st.lists(st.binary(max_size=20) | st.sampled_from([b"0", b"7", b"exit", b"130", DECLARED, b""]), max_size=12)
-_said = st.builds(lambda tag, fields: message(tag, *fields), st.sampled_from(TAGS), _fields)
+_messages = st.builds(lambda tag, fields: message(tag, *fields), st.sampled_from(TAGS), _fields)
 _noise = st.binary(max_size=40) | st.sampled_from(
     [b"\0", b"=\0", b".x\0", b"!idle\0", b"!", READY, idle(b"t", b"", b"130")]
 )
@@ -199,20 +199,20 @@ _asks = st.sampled_from(
     [
         evaluated(1),
         evaluated(2, "a\0b"),
-        asked("interrupt", 1),
-        asked("vars", 3, max=5),
-        asked("clear", 4),
-        asked("complete", 5, code="echo $a", pos=7, max=3),
-        asked("lookup", 6, symbol="x", module=None),
-        asked("dump", 7, max=9),
-        asked("restore", 8, data="x"),
-        asked("claim", 9, cwd=None, env={"A": "b"}, limits={}),
+        encoded("interrupt", 1),
+        encoded("vars", 3, max=5),
+        encoded("clear", 4),
+        encoded("complete", 5, code="echo $a", pos=7, max=3),
+        encoded("lookup", 6, symbol="x", module=None),
+        encoded("dump", 7, max=9),
+        encoded("restore", 8, data="x"),
+        encoded("assign", 9, cwd=None, env={"A": "b"}, limits={}),
     ]
 )
 
 
 @settings(max_examples=400)
-@given(st.lists(_said | _noise | _asks.map(lambda body: ("ask", body)), max_size=25), st.integers(1, 50))
+@given(st.lists(_messages | _noise | _asks.map(lambda body: ("ask", body)), max_size=25), st.integers(1, 50))
 def test_whatever_bash_says_is_a_frame_or_a_protocol_error(steps: list[Any], size: int) -> None:
     codec = BashCodec()
     try:
@@ -221,9 +221,9 @@ def test_whatever_bash_says_is_a_frame_or_a_protocol_error(steps: list[Any], siz
                 assert isinstance(codec.encode(step[1]), bytes)
                 continue
             for at in range(0, len(step), size):
-                said, answer = codec.decode(step[at : at + size])
+                text, answer = codec.decode(step[at : at + size])
                 assert isinstance(answer, bytes)
-                for body in said:
+                for body in text:
                     frames.decode(body)
     except ProtocolError:
         return
@@ -258,12 +258,12 @@ def test_a_word_is_found_at_the_end_of_long_code() -> None:
 @given(st.binary(max_size=200))
 def test_json_frames_come_out_as_they_went_in(body: bytes) -> None:
     codec = JsonFrames()
-    said = []
+    results = []
     for byte in codec.encode(body) * 2:
         more, answer = codec.decode(bytes([byte]))
-        said += more
+        results += more
         assert answer == b""
-    assert said == [body, body]
+    assert results == [body, body]
 
 
 def test_a_json_frame_that_is_too_long_is_a_protocol_error() -> None:

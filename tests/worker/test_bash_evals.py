@@ -16,24 +16,24 @@ def test_it_says_what_it_is(start_bash: Callable[..., Any]) -> None:
     assert ready["can"] == ["vars", "clear", "complete", "lookup", "dump", "restore"]
 
 
-def test_a_claim_brings_directory_and_environment(start_bash: Callable[..., Any], tmp_path: Path) -> None:
+def test_an_assign_brings_directory_and_environment(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     session = start_bash()
-    assert session.claim(str(tmp_path), GREETING="hé\nllo $x `y` \"z'")["error"] is None
+    assert session.assign(str(tmp_path), GREETING="hé\nllo $x `y` \"z'")["error"] is None
     assert session.out("pwd; printf '%s' \"$GREETING\"") == f"{tmp_path}\nhé\nllo $x `y` \"z'"
     assert session.out("bash -c 'echo $GREETING' | head -1") == "hé llo $x `y` \"z'\n"
 
 
 def test_a_directory_that_is_not_there_is_told(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     session = start_bash()
-    assert session.claim(f"{tmp_path}/none")["error"] == f"{tmp_path}/none: No such file or directory"
+    assert session.assign(f"{tmp_path}/none")["error"] == f"{tmp_path}/none: No such file or directory"
     (tmp_path / "file").write_text("")
-    assert session.claim(f"{tmp_path}/file")["error"] == f"{tmp_path}/file: Not a directory"
+    assert session.assign(f"{tmp_path}/file")["error"] == f"{tmp_path}/file: Not a directory"
     assert session.out("echo well") == "well\n"
 
 
 def test_names_that_bash_cannot_set_are_left_out_of_the_environment(start_bash: Callable[..., Any]) -> None:
     session = start_bash()
-    answer = session.ask("claim", cwd=None, env={"A.B": "1", "UID": "7", "PROMPT_COMMAND": "x", "OK": "1"}, limits={})
+    answer = session.ask("assign", cwd=None, env={"A.B": "1", "UID": "7", "PROMPT_COMMAND": "x", "OK": "1"}, limits={})
     assert answer["error"] is None
     assert session.out("echo $OK") == "1\n"
 
@@ -209,9 +209,9 @@ def test_messages_of_builtins_say_the_eval(bash: Any) -> None:
 
 
 def test_local_and_return_outside_of_functions_are_as_bash_says(bash: Any) -> None:
-    told = bash.err("local x=1; return 3")
-    assert "local: can only be used in a function" in told
-    assert "return: can only `return'" in told
+    text = bash.err("local x=1; return 3")
+    assert "local: can only be used in a function" in text
+    assert "return: can only `return'" in text
 
 
 def test_stdout_and_stderr_may_be_led_elsewhere_for_good(bash: Any, tmp_path: Path) -> None:

@@ -9,19 +9,19 @@ from typing import Any
 
 def test_read_asks_for_input(bash: Any) -> None:
     assert bash.out('read -r x; echo "<$x>"', lines=("a \\b\n",), stdin=True) == "<a \\b>\n"
-    assert bash.asked == 1
+    assert bash.input_requests == 1
 
 
 def test_each_read_that_waits_asks(bash: Any) -> None:
     assert bash.out("read a; read b; echo $a$b", lines=("1\n", "2\n"), stdin=True) == "12\n"
-    assert bash.asked == 2
+    assert bash.input_requests == 2
 
 
 def test_input_that_is_there_is_not_asked_for(bash: Any) -> None:
     bash.start_eval("sleep 0.2; read a; read b; echo $a$b", stdin=True)
     bash.child.write_stdin(b"1\n2\n")
     assert bash.result()["value"] == "0"
-    assert (bash.stdout.decode(), bash.asked) == ("12\n", 0)
+    assert (bash.stdout.decode(), bash.input_requests) == ("12\n", 0)
 
 
 def test_read_keeps_its_ways(bash: Any) -> None:
@@ -42,12 +42,12 @@ def test_reading_elsewhere_asks_nobody(bash: Any, tmp_path: Path) -> None:
     code = f"read a < {tmp_path}/two; read b <<< three; echo four | while read c; do echo $a $b $c; done; "
     code += f"while read d; do echo $d; done < {tmp_path}/two; exec 5<{tmp_path}/two; read -u 5 e; echo $e; read f < <(echo g); echo $f"
     assert bash.out(code, stdin=True) == "1 three four\n1\n2\n1\ng\n"
-    assert bash.asked == 0
+    assert bash.input_requests == 0
 
 
 def test_a_read_in_a_subshell_asks_too(bash: Any) -> None:
     assert bash.out("x=$(read y; echo $y); echo got $x", lines=("sub\n",), stdin=True) == "got sub\n"
-    assert bash.asked == 1
+    assert bash.input_requests == 1
 
 
 def test_a_command_reads_what_is_given(bash: Any) -> None:
@@ -65,7 +65,7 @@ def test_without_input_stdin_is_empty(bash: Any) -> None:
     bash.child.write_stdin(b"kept\n")
     assert bash.out("read x; echo $? ${x:-none}; cat; readlink /proc/self/fd/0") == "1 none\n/dev/null\n"
     assert bash.out("read x; echo $x", stdin=True) == "kept\n"
-    assert bash.asked == 0
+    assert bash.input_requests == 0
 
 
 def test_another_stdin_holds_for_its_eval(bash: Any, tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_a_sourced_function_says_where_it_stands(bash: Any, tmp_path: Path) -> N
 
 def test_a_snapshot_carries_names_options_and_directory(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     one, two = start_bash(), start_bash()
-    one.claim()
-    two.claim()
+    one.assign()
+    two.assign()
     one.value(
         "s=$'a \"b\" $(c) `d`\\n\\'é\\377'; arr=(1 [5]='x y'); declare -A m=(['k ]']='v$x'); declare -i n=7; export e='1 2'"
     )
@@ -143,8 +143,8 @@ def test_a_snapshot_carries_names_options_and_directory(start_bash: Callable[...
 
 def test_a_snapshot_evaluates_nothing(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     one, two = start_bash(), start_bash()
-    one.claim()
-    two.claim()
+    one.assign()
+    two.assign()
     one.value(
         f"x='a[$(touch {tmp_path}/made)]'; declare -i x; y='$(touch {tmp_path}/made)'; declare -n z='x[$(touch {tmp_path}/made)]'"
     )
@@ -157,8 +157,8 @@ def test_a_snapshot_evaluates_nothing(start_bash: Callable[..., Any], tmp_path: 
 
 def test_what_cannot_come_along_is_told(start_bash: Callable[..., Any], tmp_path: Path) -> None:
     one, two = start_bash(), start_bash()
-    one.claim()
-    two.claim()
+    one.assign()
+    two.assign()
     one.value(f"sleep 100 & exec 7>{tmp_path}/file; both=1; pid=$!")
     dumped = one.ask("dump", max=1_000_000)
     assert [left["name"].split()[0] for left in dumped["left-behind"]] == ["job", "descriptor"]

@@ -1,4 +1,4 @@
-"""Which evals a checkpoint contains, and what going to one undoes: a model beside the tree, and the cases one by one."""
+"""Evals that a checkpoint contains, and those that going to one undoes: a model beside the tree, and single cases."""
 
 from __future__ import annotations
 

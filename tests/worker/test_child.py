@@ -9,8 +9,8 @@ from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.runtimes.process_start import InterpreterCommand
 
 
-def _bury(child: InterpreterProcess) -> None:
-    """Its end must come by itself, and soon."""
+def _reap(child: InterpreterProcess) -> None:
+    """Wait for the end, which must come by itself, and soon."""
     assert select.select([child.exit_fd], [], [], 20)[0], f"{child.pid} was not killed"
     assert child.poll_exit() == "the interpreter was killed by SIGKILL (signal 9)"
     child.close()
@@ -20,7 +20,7 @@ def test_a_child_that_was_just_forked_can_be_killed() -> None:
     for _ in range(50):
         child = InterpreterProcess(InterpreterCommand(["/bin/sleep", "1000"], {}))
         child.kill()
-        _bury(child)
+        _reap(child)
 
 
 def test_what_a_dead_child_left_in_its_group_is_killed_too() -> None:
@@ -42,7 +42,7 @@ def test_a_closed_child_leaves_no_descriptor() -> None:
     before = len(os.listdir("/proc/self/fd"))
     child = InterpreterProcess(InterpreterCommand(["/bin/sleep", "1000"], {}))
     child.kill()
-    _bury(child)
+    _reap(child)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -52,4 +52,4 @@ def test_an_interpreter_that_ended_right_after_its_first_word_is_no_error() -> N
     assert select.select([child.out], [], [], 20)[0]
     assert child.receive() == [b"{}"]
     child.kill()
-    _bury(child)
+    _reap(child)

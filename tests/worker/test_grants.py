@@ -71,8 +71,8 @@ def test_rights_are_the_askers_and_roots_are_roots() -> None:
     ada = grants.resolve(Principal(identity="ada")).rights
     assert ada is not None
     assert ada.uid == 65534
-    told = grants.resolve(Principal(identity="uid:3999999", groups=(7, 8, 9))).rights
-    assert told == Rights(3999999, 7, (7, 8, 9))
+    result = grants.resolve(Principal(identity="uid:3999999", groups=(7, 8, 9))).rights
+    assert result == Rights(3999999, 7, (7, 8, 9))
     assert grants.resolve(Principal(identity="uid:65534", groups=(7,))).rights == Rights(
         65534, 7, (7,)
     )  # the process has no others

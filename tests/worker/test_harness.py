@@ -114,8 +114,8 @@ def test_a_repr_that_fails_is_named_and_the_eval_stands(harness: Any, body: str,
 
 
 def test_a_repr_is_cut_between_characters(harness: Any) -> None:
-    harness.send(op="claim", n=1, limits={"value-bytes": 5})
-    assert harness.frame() == {"t": "claimed", "n": 1, "error": None}
+    harness.send(op="assign", n=1, limits={"value-bytes": 5})
+    assert harness.frame() == {"t": "assigned", "n": 1, "error": None}
     answer = harness.eval("class A:\n    def __repr__(self): return 'é' * 4 + '\\ud800'\nA()")
     assert (answer["value"], answer["value-dropped"]) == ("éé…[truncated]", 10)
 
@@ -162,13 +162,13 @@ def test_leaving_with_a_code_is_an_error(harness: Any) -> None:
         assert answer["hint"]
 
 
-def test_claim_sets_directory_environment_and_limits(harness: Any, tmp_path: Path) -> None:
-    harness.send(op="claim", n=5, cwd=str(tmp_path), env={"COLOUR": "grün", "TZ": "Asia/Tokyo"}, limits={})
-    assert harness.frame() == {"t": "claimed", "n": 5, "error": None}
+def test_assign_sets_directory_environment_and_limits(harness: Any, tmp_path: Path) -> None:
+    harness.send(op="assign", n=5, cwd=str(tmp_path), env={"COLOUR": "grün", "TZ": "Asia/Tokyo"}, limits={})
+    assert harness.frame() == {"t": "assigned", "n": 5, "error": None}
     assert harness.value("import os, time\nos.getcwd(), os.environ['COLOUR'], time.timezone") == repr(
         (str(tmp_path), "grün", -9 * 3600)
     )
-    harness.send(op="claim", n=6, cwd="/nowhere/at/all", env=None, limits=None)
+    harness.send(op="assign", n=6, cwd="/nowhere/at/all", env=None, limits=None)
     assert "FileNotFoundError" in harness.frame()["error"]
     assert harness.value("1") == "1"
 
@@ -232,7 +232,7 @@ def test_a_future_statement_holds_for_the_evals_after_it(harness: Any) -> None:
 
 def test_a_module_in_the_directory_of_the_session_is_found(harness: Any, tmp_path: Path) -> None:
     (tmp_path / "bounds.py").write_text("here = 1")
-    harness.send(op="claim", n=1, cwd=str(tmp_path))
+    harness.send(op="assign", n=1, cwd=str(tmp_path))
     assert harness.frame()["error"] is None
     assert harness.value("import bounds\nbounds.here") == "1"
     assert harness.eval("1 / 0")["ex"]["type"] == "ZeroDivisionError"

@@ -18,7 +18,7 @@ JSON = st.recursive(
 )
 NAMES = "op n code name silent stdin history max cwd env limits pos symbol file reload named"
 FIELDS = st.dictionaries(st.sampled_from(NAMES.split()), JSON)
-OP_NAMES = ["vars", "clear", "claim", "eval", "interrupt", "complete", "lookup", "dump", "restore", "checkpoint"]
+OP_NAMES = ["vars", "clear", "assign", "eval", "interrupt", "complete", "lookup", "dump", "restore", "checkpoint"]
 OPS = st.builds(lambda op, fields: {**fields, "op": op}, st.sampled_from(OP_NAMES), FIELDS)
 KEEP = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

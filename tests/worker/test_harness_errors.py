@@ -21,7 +21,7 @@ def test_endless_recursion_is_told_in_bounds(harness: Any) -> None:
 
 
 def test_the_shown_frames_follow_the_limit(harness: Any) -> None:
-    harness.send(op="claim", n=1, limits={"trace-frames": 5, "trace-bytes": 300})
+    harness.send(op="assign", n=1, limits={"trace-frames": 5, "trace-bytes": 300})
     harness.frame()
     answer = harness.eval("def g(n):\n    return g(n - 1) if n else 1 / 0\ng(9)")
     assert [frame["func"] for frame in answer["stacktrace"]] == ["<module>", "g", "g", "g", "g"]

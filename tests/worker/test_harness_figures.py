@@ -19,13 +19,13 @@ def _image(bundle: dict[str, str], mime: str = "image/png") -> Image.Image:
     return Image.open(io.BytesIO(base64.b64decode(bundle[mime])))
 
 
-def _kept(bundle: dict[str, str]) -> Image.Image:
+def _saved_image(bundle: dict[str, str]) -> Image.Image:
     return Image.open(io.BytesIO(Path(bundle[FILE]).read_bytes()))
 
 
 def _limits(harness: Any, directory: Path, env: dict[str, str] | None = None, **limits: int) -> None:
     wanted = {name.replace("_", "-"): value for name, value in limits.items()}
-    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(directory), **(env or {})}, limits=wanted)
+    harness.send(op="assign", n=0, cwd=None, env={"TMPDIR": str(directory), **(env or {})}, limits=wanted)
     assert harness.frame()["error"] is None
 
 
@@ -139,7 +139,7 @@ def test_surplus_figures_are_files_and_the_rest_is_counted(drawing: Any, tmp_pat
     bundles = answer["images"]
     assert [sorted(bundle) for bundle in bundles] == [["image/png"]] * 2 + [[FILE, "text/plain"]] * 50
     assert answer["images-dropped"] == 3
-    assert all(_kept(bundle).format == "PNG" for bundle in bundles[2:])
+    assert all(_saved_image(bundle).format == "PNG" for bundle in bundles[2:])
     assert len(list((tmp_path / "replctl-images").iterdir())) == 50
     assert "images-dropped" not in drawing.eval("1", mime=ANY)
 
@@ -154,14 +154,14 @@ def test_an_image_over_the_bound_is_made_smaller_and_kept_whole(drawing: Any, tm
     )
     for code, mime, size in (("whole", "image/png", (400, 300)), ("Bytes()", "image/jpeg", (400, 300))):
         bundle = drawing.eval(code, mime=[mime])["mime"]
-        assert _kept(bundle).size == size
+        assert _saved_image(bundle).size == size
         small = _image(bundle, mime)
         assert f"image of 400x300 shown as {small.width}x{small.height}; the whole" in bundle["text/plain"]
         assert bundle["text/plain"].endswith(bundle[FILE])
         assert len(bundle[mime]) <= 20_000
     bundle = drawing.eval("plt.imshow(noise); None", mime=ANY)["images"][0]
     assert len(bundle["image/png"]) <= 20_000
-    assert _kept(bundle).width > _image(bundle).width
+    assert _saved_image(bundle).width > _image(bundle).width
     _limits(drawing, tmp_path, image_bytes=1_000_000)
     bundle = drawing.eval("Image.new('L', (6000, 5000))", mime=["image/png"])["mime"]
     assert _image(bundle).size == (3000, 2500)
@@ -255,6 +255,6 @@ def test_an_array_is_its_text(drawing: Any) -> None:
 
 def test_a_session_draws_without_a_display_unless_it_is_told_otherwise(harness: Any) -> None:
     assert harness.value("import os\nos.environ['MPLBACKEND']") == "'agg'"
-    harness.send(op="claim", n=0, cwd=None, env={"MPLBACKEND": "svg"}, limits={})
+    harness.send(op="assign", n=0, cwd=None, env={"MPLBACKEND": "svg"}, limits={})
     assert harness.frame()["error"] is None
     assert harness.value("os.environ['MPLBACKEND']") == "'svg'"

@@ -59,7 +59,7 @@ def typed(harness: Any, code: str) -> dict[str, str]:
     return {item["text"]: item["type"] for item in answer["items"]}
 
 
-def found(harness: Any, symbol: str, module: str | None = None) -> dict[str, Any]:
+def look_up(harness: Any, symbol: str, module: str | None = None) -> dict[str, Any]:
     answer = harness.ask("lookup", symbol=symbol, module=module)
     assert answer.pop("t") == "found"
     assert isinstance(answer, dict)
@@ -76,11 +76,11 @@ def test_names_are_completed_and_told_in_every_python(start_harness: Callable[..
     assert "path" in texts(harness, "import os.pa")
     assert texts(harness, "plain(1, ga") == ["gamma="]
     assert texts(harness, "sorted([], k") == ["key="]
-    assert found(harness, "plain")["signature"] == "(alpha, beta, /, gamma, *, delta=None)"
-    told = found(harness, "trap.method")
-    assert told["signature"] == "(alpha, /, beta: int = 2, *rest, gamma=..., **more)"
-    assert (told["doc"], told["file"], told["line"]) == ("Does it.", "<work:1>", 13)
-    assert found(harness, "join", "os.path")["found"]
+    assert look_up(harness, "plain")["signature"] == "(alpha, beta, /, gamma, *, delta=None)"
+    result = look_up(harness, "trap.method")
+    assert result["signature"] == "(alpha, /, beta: int = 2, *rest, gamma=..., **more)"
+    assert (result["doc"], result["file"], result["line"]) == ("Does it.", "<work:1>", 13)
+    assert look_up(harness, "join", "os.path")["found"]
     assert harness.value("ran") == "[]"
 
 
@@ -146,7 +146,7 @@ def test_completing_an_import_imports_nothing(harness: Any, tmp_path: Path) -> N
     (tmp_path / "sly.py").write_text("raise SystemExit")
     (tmp_path / "sly_package").mkdir()
     (tmp_path / "sly_package" / "inner.py").write_text("raise SystemExit")
-    harness.send(op="claim", n=90, cwd=str(tmp_path))
+    harness.send(op="assign", n=90, cwd=str(tmp_path))
     harness.frame()
     assert texts(harness, "import sl") == ["sly", "sly_package"]
     assert texts(harness, "from sly_package import inn") == ["inner"]
@@ -205,42 +205,42 @@ def test_columns_of_a_frame_are_completed(harness: Any) -> None:
 )
 def test_what_is_no_name_is_not_found_and_not_run(harness: Any, symbol: str) -> None:
     harness.eval(TRAPS)
-    assert found(harness, symbol) == {"n": 2, "found": False}
-    assert found(harness, "print", symbol)["found"] is False
+    assert look_up(harness, symbol) == {"n": 2, "found": False}
+    assert look_up(harness, "print", symbol)["found"] is False
     assert harness.value("ran") == "[]"
 
 
 def test_a_class_is_told_with_its_methods(harness: Any) -> None:
     harness.eval(TRAPS)
-    told = found(harness, "Trap")
-    assert (told["type"], told["doc"], told["file"]) == ("Meta", "What a trap is.", "<work:1>")
-    assert told["methods"] == [
+    result = look_up(harness, "Trap")
+    assert (result["type"], result["doc"], result["file"]) == ("Meta", "What a trap is.", "<work:1>")
+    assert result["methods"] == [
         "loose(width)",
         "made(size)",
         "method(alpha, /, beta: int = 2, *rest, gamma=..., **more)",
     ]
-    assert found(harness, "trap")["methods"] == told["methods"]
-    assert found(harness, "trap.prop")["type"] == "property"
-    assert found(harness, "dict")["methods"][0].startswith("clear(")
+    assert look_up(harness, "trap")["methods"] == result["methods"]
+    assert look_up(harness, "trap.prop")["type"] == "property"
+    assert look_up(harness, "dict")["methods"][0].startswith("clear(")
     assert harness.value("ran") == "[]"
 
 
 def test_a_builtin_and_a_module_are_told(harness: Any) -> None:
     harness.eval("import os")
-    told = found(harness, "print")
-    assert told["doc"].startswith("Prints")
-    assert told["methods"] == ["print" + told["signature"]]
-    told = found(harness, "os")
-    assert (told["type"], told["line"]) == ("module", 1)
-    assert told["file"].endswith("/os.py")
-    assert found(harness, "os.path.join")["file"].endswith("posixpath.py")
+    result = look_up(harness, "print")
+    assert result["doc"].startswith("Prints")
+    assert result["methods"] == ["print" + result["signature"]]
+    result = look_up(harness, "os")
+    assert (result["type"], result["line"]) == ("module", 1)
+    assert result["file"].endswith("/os.py")
+    assert look_up(harness, "os.path.join")["file"].endswith("posixpath.py")
 
 
 def test_a_cached_function_is_told_as_what_it_wraps(harness: Any) -> None:
     harness.eval("import functools\n@functools.lru_cache(None)\ndef slow(width, height=2):\n    'Slowly.'")
-    told = found(harness, "slow")
-    assert (told["signature"], told["doc"], told["line"]) == ("(width, height=2)", "Slowly.", 2)
-    assert told["methods"] == ["slow(width, height=2)"]
+    result = look_up(harness, "slow")
+    assert (result["signature"], result["doc"], result["line"]) == ("(width, height=2)", "Slowly.", 2)
+    assert result["methods"] == ["slow(width, height=2)"]
     assert texts(harness, "slow(hei") == ["height="]
 
 
@@ -248,8 +248,8 @@ def test_a_long_doc_is_cut_and_its_margin_is_gone(harness: Any) -> None:
     harness.eval(
         "def f():\n    '''Head.\n\n        deeper\n    margin\n    '''\ndef g(): pass\ng.__doc__ = 'x' * 10_000"
     )
-    assert found(harness, "f")["doc"] == "Head.\n\n    deeper\nmargin"
-    assert len(found(harness, "g")["doc"]) == 4096
+    assert look_up(harness, "f")["doc"] == "Head.\n\n    deeper\nmargin"
+    assert len(look_up(harness, "g")["doc"]) == 4096
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_session_that_breaks_its_python_still_answers_questions(harness: Any, 
     harness.eval(sabotage)
     texts(harness, "pri")
     texts(harness, "import o")
-    found(harness, "print")
+    look_up(harness, "print")
     answer = harness.ask("dump", max=1000, dill=None)
     assert answer["error"]
     assert harness.value("1") == "1"

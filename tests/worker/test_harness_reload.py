@@ -74,7 +74,7 @@ def test_names_of_a_hundred_files_are_remembered(harness: Any) -> None:
 def test_a_file_that_is_an_imported_module_is_reloaded(harness: Any, tmp_path: Path) -> None:
     path = tmp_path / "real_module.py"
     path.write_text("size = 1\n")
-    harness.send(op="claim", n=80, cwd=str(tmp_path))
+    harness.send(op="assign", n=80, cwd=str(tmp_path))
     harness.frame()
     harness.eval("import real_module as m\nfrom real_module import size")
     path.write_text("size = 222\n")
@@ -91,7 +91,7 @@ def test_a_file_that_is_an_imported_module_is_reloaded(harness: Any, tmp_path: P
 def test_an_endless_reload_can_be_interrupted(harness: Any, tmp_path: Path) -> None:
     path = tmp_path / "endless.py"
     path.write_text("go = False\n")
-    harness.send(op="claim", n=80, cwd=str(tmp_path))
+    harness.send(op="assign", n=80, cwd=str(tmp_path))
     harness.frame()
     harness.eval("import endless")
     path.write_text("print('in', flush=True)\nwhile 'going round': pass\n")
@@ -156,7 +156,7 @@ def test_an_edit_made_just_before_an_eval_is_seen_in_it(harness: Any, tmp_path: 
     path = tmp_path / "edited.py"
     path.write_text("def f(): return 1\n")
     os.utime(path, (1e9, 1e9))
-    harness.send(op="claim", n=80, cwd=str(tmp_path))
+    harness.send(op="assign", n=80, cwd=str(tmp_path))
     harness.frame()
     harness.eval(f"import sys; sys.path.append({str(tmp_path / 'stand_in')!r})\nimport edited")
     harness.eval("from IPython.extensions.autoreload import ModuleReloader\nr = ModuleReloader()\nr.enabled = True")
@@ -194,9 +194,9 @@ def test_a_live_watcher_of_jurigged_is_told_of_edits(harness: Any, tmp_path: Pat
         "class Observer:\n    alive = True\n    def is_alive(self): return self.alive\n"
         "class Registry: pass\n"
         "class Watcher:\n    def __init__(self, file):\n"
-        "        self.observer = Observer(); self.registry = Registry(); self.told = []\n"
+        "        self.observer = Observer(); self.registry = Registry(); self.refreshed = []\n"
         "        self.registry.precache = {file: ('m', '', 1e9)}; self.registry.cache = {}\n"
-        "    def refresh(self, path): self.told.append(path)\n"
+        "    def refresh(self, path): self.refreshed.append(path)\n"
     )
     info = tmp_path / "jurigged-1.0.dist-info"
     info.mkdir()
@@ -206,10 +206,10 @@ def test_a_live_watcher_of_jurigged_is_told_of_edits(harness: Any, tmp_path: Pat
     os.utime(file, (1e9, 1e9))
     harness.eval(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
     harness.eval(f"from jurigged.live import Watcher\nw = Watcher({str(file)!r})")
-    assert harness.value("w.told", named=True) == "[]"
+    assert harness.value("w.refreshed", named=True) == "[]"
     os.utime(file, (2e9, 2e9))
-    assert harness.value("w.told", named=True) == repr([str(file)])
-    assert harness.value("len(w.told)", named=True) == "1"
+    assert harness.value("w.refreshed", named=True) == repr([str(file)])
+    assert harness.value("len(w.refreshed)", named=True) == "1"
     harness.eval("w.observer.alive = False")
     os.utime(file, (3e9, 3e9))
-    assert harness.value("len(w.told)", named=True) == "1"
+    assert harness.value("len(w.refreshed)", named=True) == "1"

@@ -24,9 +24,9 @@ EVERY = (
 )
 
 
-def _claim(harness: Any, directory: Path, **limits: int) -> None:
+def _assign(harness: Any, directory: Path, **limits: int) -> None:
     wanted = {name.replace("_", "-"): value for name, value in limits.items()}
-    harness.send(op="claim", n=0, cwd=None, env={"TMPDIR": str(directory)}, limits=wanted)
+    harness.send(op="assign", n=0, cwd=None, env={"TMPDIR": str(directory)}, limits=wanted)
     assert harness.frame()["error"] is None
 
 
@@ -119,7 +119,7 @@ def test_a_hostile_object_gets_its_text_in_every_python(
     start_harness: Callable[..., Any], any_python: str, tmp_path: Path
 ) -> None:
     harness = start_harness(any_python)
-    _claim(harness, tmp_path)
+    _assign(harness, tmp_path)
     harness.eval(
         "import sys\n"
         "class D(dict):\n"
@@ -185,7 +185,7 @@ def test_a_first_look_after_the_import_system_is_gone_is_text_alone(harness: Any
 
 
 def test_what_is_over_the_bound_goes_into_a_file_of_this_user_alone(harness: Any, tmp_path: Path) -> None:
-    _claim(harness, tmp_path, image_bytes=100)
+    _assign(harness, tmp_path, image_bytes=100)
     harness.eval("class A:\n    def _repr_html_(self): return 'h' * n\n    def _repr_png_(self): return b'p' * n\n")
     assert harness.eval("n = 100; A()", mime=["text/html"])["mime"] == {"text/html": "h" * 100}
     assert harness.eval("n = 75; A()", mime=["image/png"])["mime"]["image/png"] == base64.b64encode(b"p" * 75).decode()
@@ -203,7 +203,7 @@ def test_what_is_over_the_bound_goes_into_a_file_of_this_user_alone(harness: Any
 
 
 def test_a_frame_is_never_longer_than_the_channel_takes(harness: Any, tmp_path: Path) -> None:
-    _claim(harness, tmp_path, image_bytes=1 << 30, value_bytes=1 << 20, images=1 << 30)
+    _assign(harness, tmp_path, image_bytes=1 << 30, value_bytes=1 << 20, images=1 << 30)
     harness.eval(
         "class A:\n    def _repr_html_(self): return '\\x01' * 1_300_000\n    def __repr__(self): return '\\x01' * 2_000_000"
     )
@@ -213,7 +213,7 @@ def test_a_frame_is_never_longer_than_the_channel_takes(harness: Any, tmp_path: 
 
 
 def test_the_directory_keeps_fifty_files_and_the_oldest_go_first(harness: Any, tmp_path: Path) -> None:
-    _claim(harness, tmp_path, image_bytes=0)
+    _assign(harness, tmp_path, image_bytes=0)
     harness.eval("class A:\n    def _repr_html_(self): return 'x' * n\nn = 1; a = A()")
     paths = [Path(harness.eval("a", mime=["text/html"])["mime"][FILE]) for _ in range(53)]
     assert [path.exists() for path in paths] == [False] * 3 + [True] * 50
@@ -226,7 +226,7 @@ def test_a_directory_that_others_could_have_laid_out_is_not_written_into(harness
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (tmp_path / "replctl-images").symlink_to(elsewhere)
-    _claim(harness, tmp_path, image_bytes=0)
+    _assign(harness, tmp_path, image_bytes=0)
     harness.eval("class A:\n    def _repr_html_(self): return 'x'\na = A()")
     path = Path(harness.eval("a", mime=["text/html"])["mime"][FILE])
     assert path.parent == tmp_path / f"replctl-images-{os.geteuid()}"
@@ -234,7 +234,7 @@ def test_a_directory_that_others_could_have_laid_out_is_not_written_into(harness
     bundle = harness.eval("a", mime=["text/html"])["mime"]
     assert bundle == {"text/plain": f"text/html not kept: cannot use a directory in {tmp_path}"}
     assert list(elsewhere.iterdir()) == []
-    _claim(harness, tmp_path / "nowhere")
+    _assign(harness, tmp_path / "nowhere")
     assert "No such file" in harness.eval("a", mime=["text/html"])["mime"]["text/plain"]
 
 

@@ -213,7 +213,7 @@ def test_a_module_that_is_missing_leaves_the_rest(start_harness: Callable[..., A
     (tmp_path / "helper.py").write_text("class Tool:\n    size = 3\n")
     source, clone, same = start_harness(), start_harness(), start_harness()
     for each in (source, same):
-        each.send(op="claim", n=70, cwd=str(tmp_path))
+        each.send(op="assign", n=70, cwd=str(tmp_path))
         each.frame()
     source.eval(
         "import helper, json\nfrom helper import Tool\nfirst = [1]\ntool = {'tool': Tool(), 'first': first}\n"
@@ -259,7 +259,7 @@ def test_an_endless_copy_can_be_interrupted(harness: Any, file: int) -> None:
     harness.eval(
         "class Endless:\n    def __reduce__(self):\n        print('in', flush=True)\n        while True: pass\nendless = Endless()"
     )
-    harness.send_parcel(file, harness.number + 1)
+    harness.send_descriptor(file, harness.number + 1)
     harness.number += 1
     harness.send(op="dump", n=harness.number, max=MIB, dill=DILL)
     harness.until(lambda: b"in" in harness.stdout)
@@ -309,7 +309,7 @@ def test_without_a_descriptor_or_a_file_it_is_an_error(harness: Any) -> None:
 def test_descriptors_are_closed_when_they_were_used_or_not_wanted(harness: Any, file: int) -> None:
     before = harness.value("import os; len(os.listdir('/proc/self/fd'))")
     for _ in range(3):
-        harness.send_parcel(file, 0)
+        harness.send_descriptor(file, 0)
     dump(harness, file)
     restore(harness, file)
     assert harness.value("len(os.listdir('/proc/self/fd'))") == before
@@ -320,6 +320,6 @@ def test_without_dill_it_says_so(start_harness: Callable[..., Any], any_python: 
     harness.eval("import sys; sys.path[:] = [p for p in sys.path if 'site-packages' not in p]")
     assert harness.ask("dump", fd=file, max=MIB, dill=str(tmp_path))["error"].startswith("dill is not installed in ")
     (tmp_path / "dill.py").write_text("raise SystemExit")
-    harness.send(op="claim", n=71, cwd=str(tmp_path))
+    harness.send(op="assign", n=71, cwd=str(tmp_path))
     harness.frame()
     assert dump(harness, file)["error"] is None

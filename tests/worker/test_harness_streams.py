@@ -106,19 +106,19 @@ def test_a_new_thread_is_not_late_though_an_ident_comes_again(harness: Any) -> N
 
 def test_input_asks_only_when_nothing_is_there(harness: Any) -> None:
     assert harness.value("input('one? ')", lines=("first\nsecond\n",), stdin=True) == "'first'"
-    assert harness.asked == 1
+    assert harness.input_requests == 1
     assert harness.value("input()", stdin=True) == "'second'"
-    assert harness.asked == 1
+    assert harness.input_requests == 1
     os.write(harness.stdin_fd, b"third\n")
     assert harness.value("input()", stdin=True) == "'third'"
-    assert harness.asked == 1
+    assert harness.input_requests == 1
     harness.until(lambda: bytes(harness.stdout) == b"one? ")
 
 
 def test_input_in_pieces_is_asked_for_until_the_line_ends(harness: Any) -> None:
     answer = harness.eval("import sys\nsys.stdin.readline()", lines=("ha", "lf\n"), stdin=True)
     assert answer["value"] == "'half\\n'"
-    assert harness.asked == 2
+    assert harness.input_requests == 2
 
 
 def test_without_stdin_every_read_is_at_the_end(harness: Any) -> None:
@@ -130,7 +130,7 @@ def test_without_stdin_every_read_is_at_the_end(harness: Any) -> None:
     assert harness.value("input()", stdin=True) == "'waiting'"
     assert harness.eval("input()")["ex"]["type"] == "EOFError"
     assert harness.value("input()", stdin=True) == "'and more'"
-    assert harness.asked == 0
+    assert harness.input_requests == 0
 
 
 def test_an_interrupt_ends_input_and_the_next_works(harness: Any) -> None:
@@ -169,7 +169,7 @@ def test_a_fork_that_returns_ends_without_a_word(start_harness: Callable[..., An
     harness.eval("pid = os.fork()\nif not pid: input()", stdin=True)
     assert harness.value("os.waitpid(pid, 0)[1] >> 8") == "1"
     assert harness.value("'the only answer'") == "'the only answer'"
-    assert harness.asked == 0
+    assert harness.input_requests == 0
     harness.until(lambda: bytes(harness.stdout) == b"child\n")
 
 

@@ -39,5 +39,5 @@ def test_what_the_sandbox_did_not_cause_has_no_hint() -> None:
 
 
 def test_where_nothing_may_be_written_but_tmp_the_hint_says_so() -> None:
-    told = find_hint("OSError: [Errno 30] Read-only file system", Policy(profile="read-only"), "/w")
-    assert told == "writing is allowed in /tmp alone, which a reset empties (sandbox.profile)"
+    result = find_hint("OSError: [Errno 30] Read-only file system", Policy(profile="read-only"), "/w")
+    assert result == "writing is allowed in /tmp alone, which a reset empties (sandbox.profile)"

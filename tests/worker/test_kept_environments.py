@@ -14,7 +14,7 @@ import pytest
 
 from replworker.runtimes.environments import EnvironmentUnavailable, resolve_interpreter
 
-PATIENCE_S = 20.0
+WAIT_S = 20.0
 # Stands for a python that is asked for `-m venv PATH`; what it does besides is in the file `do` beside it.
 MAKER = """#!/bin/sh
 here=$(dirname "$0")
@@ -78,13 +78,13 @@ def test_what_was_left_by_a_worker_that_was_killed_over_it_is_made_anew(maker: P
     code = "import sys; from replworker.runtimes.environments import resolve_interpreter; resolve_interpreter('@data', sys.argv[1], sys.argv[2], {})"
     worker = subprocess.Popen([sys.executable, "-c", code, str(maker), kept], start_new_session=True)
     try:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + WAIT_S
         while not (tmp_path / "begun").exists():
             assert time.monotonic() < deadline
             time.sleep(0.01)
     finally:
         os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait(PATIENCE_S)
+        worker.wait(WAIT_S)
     assert Path(kept, "data/bin/python").exists()
     (tmp_path / "do").write_text("")
     resolve_interpreter("@data", str(maker), kept, {})

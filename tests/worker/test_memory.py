@@ -116,11 +116,11 @@ def test_a_look_that_is_dear_is_taken_seldom() -> None:
 def test_a_change_is_told_once_and_a_small_one_not() -> None:
     used = [0]
     watch = MemoryWatch(lambda _: used[0], 160 * MIB)
-    told = []
+    results = []
     for now in (20, 25, 29, 29, 15):
         used[0] = now * MIB
-        told.append(watch.sample(Clock()).changed)
-    assert told == [True, False, True, False, True]
+        results.append(watch.sample(Clock()).changed)
+    assert results == [True, False, True, False, True]
 
 
 def test_a_session_over_its_limit_is_told_with_both_figures() -> None:

@@ -18,17 +18,17 @@ def test_ready_says_what_it_is_and_can(start_node: Callable[..., Any]) -> None:
     assert set(ready["can"]) == {"vars", "clear", "complete", "lookup", "dump", "restore"}
 
 
-def test_a_claim_sets_directory_environment_and_limits(node: Any, tmp_path: Path) -> None:
-    claim = node.ask(
-        op="claim", cwd=str(tmp_path), env={"COLOUR": "blue", "TZ": "Asia/Tokyo"}, limits={"value-bytes": 9}
+def test_an_assign_sets_directory_environment_and_limits(node: Any, tmp_path: Path) -> None:
+    assign = node.ask(
+        op="assign", cwd=str(tmp_path), env={"COLOUR": "blue", "TZ": "Asia/Tokyo"}, limits={"value-bytes": 9}
     )
-    assert claim == {"t": "claimed", "error": None}
+    assert assign == {"t": "assigned", "error": None}
     assert node.value("process.cwd().length") == str(len(str(tmp_path)))
     assert node.value("process.env.COLOUR") == "'blue'"
     assert node.value("new Date(0).getHours()") == "9"
     assert node.value("'0123456789abc'") == "'01234567…[truncated]"
-    refused = node.ask(op="claim", cwd=str(tmp_path / "none"), env={}, limits={})
-    assert refused["t"] == "claimed"
+    refused = node.ask(op="assign", cwd=str(tmp_path / "none"), env={}, limits={})
+    assert refused["t"] == "assigned"
     assert "ENOENT" in refused["error"]
     assert node.value("1 + 1") == "2"
 
@@ -185,7 +185,7 @@ def directory(node: Any, tmp_path: Path) -> Path:
     (tmp_path / "bad.cjs").write_text("let x = ;")
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/mine.cjs").write_text("exports.n = 'sub'")
-    node.ask(op="claim", cwd=str(tmp_path), env={}, limits={})
+    node.ask(op="assign", cwd=str(tmp_path), env={}, limits={})
     return tmp_path
 
 

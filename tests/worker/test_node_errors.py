@@ -45,9 +45,9 @@ def test_an_error_has_its_name_message_and_the_users_frames(node: Any) -> None:
 )
 def test_no_frame_of_the_driver_or_of_nodes_insides_is_shown(node: Any, code: str) -> None:
     answer = node.eval(code)
-    told = f"{answer['traceback'] if answer['outcome'] == 'error' else answer['value']}{answer['stacktrace']}"
+    text = f"{answer['traceback'] if answer['outcome'] == 'error' else answer['value']}{answer['stacktrace']}"
     for inner in ("node:internal", "runtimes/node", ".mjs", "node:inspector", "lines matching"):
-        assert inner not in told
+        assert inner not in text
         assert inner not in bytes(node.stdout).decode()
 
 
@@ -124,7 +124,7 @@ def test_text_that_is_no_utf_8_is_told_all_the_same(node: Any) -> None:
 
 
 def test_what_is_told_of_an_error_is_bounded(node: Any) -> None:
-    node.ask(op="claim", cwd=None, env={}, limits={"trace-frames": 6, "trace-bytes": 2000})
+    node.ask(op="assign", cwd=None, env={}, limits={"trace-frames": 6, "trace-bytes": 2000})
     failed = node.error("function r(n) { if (n === 0) throw new Error('deep'); r(n - 1) }\nr(40)")
     assert len(failed["stacktrace"]) == 6
     assert len(failed["traceback"].splitlines()) <= 8

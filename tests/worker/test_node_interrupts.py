@@ -60,8 +60,8 @@ def test_an_interrupt_ends_the_eval_and_keeps_the_state(node: Any, code: str) ->
     assert answer.get("value") is None
     assert node.value("kept") == "1"
     assert node.value("await new Promise((r) => setTimeout(() => r(kept + 1), 1))") == "2"
-    for said in (b"caught", b"finally", b"handler", b"\non"):
-        assert said not in node.stdout
+    for text in (b"caught", b"finally", b"handler", b"\non"):
+        assert text not in node.stdout
 
 
 def test_an_interrupt_that_comes_before_the_eval_begins_is_not_lost(node: Any) -> None:

@@ -126,7 +126,7 @@ def test_modules_and_paths_are_completed(node: Any, names: Callable[..., list[st
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/one.mjs").touch()
     (tmp_path / "list.json").touch()
-    node.ask(op="claim", cwd=str(tmp_path), env={}, limits={})
+    node.ask(op="assign", cwd=str(tmp_path), env={}, limits={})
     assert "require('child_process" in names("require('chi")
     assert names("import x from 'node:zl") == ["import x from 'node:zlib"]
     assert names("import('./li") == ["import('./lib/", "import('./list.json"]

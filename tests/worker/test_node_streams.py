@@ -118,18 +118,18 @@ def test_code_reads_its_input(node: Any, code: str, value: str, early: bool) -> 
     if early:
         os.write(node.stdin_fd, b"one\ntwo\n")
         assert node.value(code, stdin=True) == value
-        assert node.asked <= 1
+        assert node.input_requests <= 1
     else:
         assert node.value(code, lines=("one\n", "two\n"), stdin=True) == value
-        assert node.asked >= 2
+        assert node.input_requests >= 2
 
 
 def test_an_interface_lives_on_and_each_question_is_asked_for(node: Any) -> None:
     node.eval(ASKS, stdin=True)
-    assert node.asked == 0
+    assert node.input_requests == 0
     assert node.value("await rl.question('name? ')", lines=("ada\n",), stdin=True) == "'ada'"
     assert node.value("await new Promise((r) => setTimeout(() => r('no read'), 20))", stdin=True) == "'no read'"
-    assert node.asked == 1
+    assert node.input_requests == 1
     os.write(node.stdin_fd, b"kept\nfor later\n")
     assert node.value("await rl.question('next? ')", stdin=True) == "'kept'"
     assert node.value("await new Promise((r) => setTimeout(() => r('no read'), 20))", stdin=True) == "'no read'"
@@ -141,7 +141,7 @@ def test_an_eval_without_input_reads_an_end(node: Any) -> None:
     assert node.value("[fs.readSync(0, Buffer.alloc(9)), fs.readFileSync(0, 'utf8')]") == "[ 0, '' ]"
     assert node.value("let s = ''; for await (const d of process.stdin) s += d; s") == "''"
     assert "the input ended" in node.error(ASKS + "await rl.question('? ')")["ex"]["message"]
-    assert node.asked == 0
+    assert node.input_requests == 0
     assert (
         node.value("const b = Buffer.alloc(99); String(b.subarray(0, fs.readSync(0, b)))", stdin=True)
         == "'not for it\\n'"

@@ -1,4 +1,4 @@
-"""Where the code is: asked of real interpreters, and read from any bytes at all."""
+"""Stacks of running code: requested from real interpreters, and parsed from any bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from replworker.runtimes.commands import build_command
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.stacks import MAX_BYTES, parse
 
-PATIENCE_S = 20.0
+WAIT_S = 20.0
 HEAD = b"Current thread 0x00007f0000000001 (most recent call first):\n"
 LINES = st.sampled_from(
     [
@@ -44,7 +44,7 @@ LINES = st.sampled_from(
 
 
 def read_stack(fd: int, whole: Callable[[bytes], bool]) -> list[dict[str, Any]]:
-    data, deadline = b"", time.monotonic() + PATIENCE_S
+    data, deadline = b"", time.monotonic() + WAIT_S
     while not whole(data):
         assert select.select([fd], [], [], max(deadline - time.monotonic(), 0))[0], data
         data += os.read(fd, 65536)
@@ -100,39 +100,39 @@ def child() -> Iterator[InterpreterProcess]:
     started = InterpreterProcess(build_command("python", sys.executable, {"PATH": os.environ["PATH"]}))
     yield started
     started.kill()
-    assert select.select([started.exit_fd], [], [], PATIENCE_S)[0]
+    assert select.select([started.exit_fd], [], [], WAIT_S)[0]
     assert started.poll_exit() is not None
     started.close()
 
 
-def hear(child: InterpreterProcess) -> frames.FrameEvent:
+def next_event(child: InterpreterProcess) -> frames.FrameEvent:
     while True:
-        assert select.select([child.control], [], [], PATIENCE_S)[0]
+        assert select.select([child.control], [], [], WAIT_S)[0]
         for body in child.receive():
             return frames.decode(body)
 
 
 def test_a_child_tells_its_stack_and_takes_descriptors(child: InterpreterProcess, tmp_path: Path) -> None:
-    ready = hear(child)
+    ready = next_event(child)
     assert isinstance(ready, frames.ReadyFrame)
     assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "packages", "checkpoint", "stack"]
     child.send(frames.encode(frames.EvalFrame(1, "kept = [1, 2]\ninput()", "<w:1>", False, True, False)))
-    assert isinstance(hear(child), frames.NeedInputFrame)
+    assert isinstance(next_event(child), frames.NeedInputFrame)
     child.request_stack()
     (thread,) = read_stack(child.trace, seen(b"in serve\n"))
     assert thread["frames"] == [{"func": "<module>", "file": "<w:1>", "line": 2}]
     child.write_stdin(b"\n")
-    assert isinstance(hear(child), frames.ResultFrame)
+    assert isinstance(next_event(child), frames.ResultFrame)
     child.send(frames.encode(frames.CompleteFrame(2, "kep", 3, 10)))
-    completed = hear(child)
+    completed = next_event(child)
     assert completed == frames.CompletionsFrame(2, 0, [frames.Completion("kept", "instance")])
     with open(tmp_path / "snapshot", "w+b") as file:
         child.send(frames.encode(frames.DumpFrame(3, 1 << 20)), file.fileno(), 3)
-        dumped = hear(child)
+        dumped = next_event(child)
         assert isinstance(dumped, frames.DumpedFrame)
         assert (dumped.error, dumped.count, dumped.bytes) == (None, 1, os.fstat(file.fileno()).st_size)
         child.send(frames.encode(frames.RestoreFrame(4)), file.fileno(), 4)
-        restored = hear(child)
+        restored = next_event(child)
     assert isinstance(restored, frames.DumpedFrame)
     assert (restored.error, restored.count) == (None, 1)
 
@@ -174,7 +174,7 @@ def test_what_is_read_of_a_stack_is_bounded() -> None:
     started = time.process_time()
     for hostile in (b'", line 1 in ', b"Thread 0x1 [", b'  File "', b"\\x", b"]"):
         parse(HEAD + hostile * (2 * MAX_BYTES // len(hostile)))
-    assert time.process_time() - started < PATIENCE_S
+    assert time.process_time() - started < WAIT_S
 
 
 @given(st.binary(max_size=300) | st.lists(LINES | st.binary(max_size=5), max_size=30).map(b"".join))

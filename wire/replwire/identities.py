@@ -42,7 +42,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_un
     max_subscriptions_total: QuotaValue = None
     max_idempotency_keys: QuotaValue = None
 
-    def given(self) -> dict[str, int]:
+    def set_quotas(self) -> dict[str, int]:
         """Return the quotas that are set, by limit name."""
         pairs = ((each.encode_name, getattr(self, each.name)) for each in msgspec.structs.fields(self))
         return {name: value for name, value in pairs if value is not None}
@@ -101,7 +101,7 @@ class Identities:
 
     def quotas(self) -> dict[str, dict[str, int]]:
         """Return the quotas of all identities, by identity and limit name."""
-        return {name: given for name, entry in self._by_name.items() if (given := entry.quotas.given())}
+        return {name: set_quotas for name, entry in self._by_name.items() if (set_quotas := entry.quotas.set_quotas())}
 
 
 def uid_of(name: str) -> int | None:

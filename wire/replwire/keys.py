@@ -148,13 +148,13 @@ class KeyStore:
 
     def revoke(self, name: str) -> bool:
         """Revoke the key and token of a name. Return False if there was none."""
-        gone = False
+        removed = False
         with self._as_owner():
             for kind in ("clients", "tokens"):
                 if name_error("key", name) is None and (self._directory / kind / name).exists():
                     (self._directory / kind / name).unlink()
-                    gone = True
-        return gone
+                    removed = True
+        return removed
 
     def list_keys(self) -> list[KeyInfo]:
         """Return all authorized keys and tokens, sorted by name."""

@@ -94,7 +94,7 @@ class HelloBody(msgspec.Struct, frozen=True):
 
 
 class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of ASSIGN. `lost` says how the session lost its previous worker; reported once."""
+    """Body of ASSIGN. `lost_cause` says how the session lost its previous worker; reported once."""
 
     session: str
     name: str | None
@@ -102,7 +102,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str | None
     env: list[str]
     limits: Limits
-    lost: str | None = None
+    lost_cause: str | None = None
     ephemeral: bool = False
     cwd_needed: bool = True  # False: the session may start without it
     restore: str | None = None  # snapshot of another session to restore

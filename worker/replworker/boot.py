@@ -43,7 +43,7 @@ from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.runtimes.process_start import InterpreterCommand, raise_oom_score
 from replworker.sandbox.placeholders import remove_placeholders
 from replworker.sandbox.plan import PACKAGES, SandboxUnavailable
-from replworker.sandbox.rights import NOBODY, Grant
+from replworker.sandbox.rights import NO_RIGHTS, Grant
 from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused
 from replworker.session import WorkerSession
 from replworker.session_network import SessionNetwork
@@ -82,7 +82,7 @@ class WorkerArgs:
     directory: str  # the broker's state directory, with environments and snapshots below
     load_paths: tuple[str, ...]
     confine: SandboxRequest | None = None
-    given: ExternalRuntime | None = None  # for an extension's runtime
+    extension_runtime: ExternalRuntime | None = None  # for an extension's runtime
     identities: tuple[Identity, ...] = ()
     asker: Principal | None = None  # the session's owner, if it matters before the assignment
     egress: str = ""  # socket of the egress proxy
@@ -164,28 +164,28 @@ def start_interpreter(order: WorkerArgs) -> StartedInterpreter:
     """Start the interpreter, sandboxed if requested. Raises one of START_ERRORS."""
     grant = _grant(order)
     found = find_interpreter(order, grant)
-    given = order.given
-    also = () if given is None else given.reads
-    told, records = order.confine, _placeholders_dir(order.directory)
+    external = order.extension_runtime
+    also = () if external is None else external.reads
+    request, records = order.confine, _placeholders_dir(order.directory)
     packages = _package_settings(order, found)
     confinement = None
-    if told is not None:
-        by_list = told.policy.network == "list"
+    if request is not None:
+        by_list = request.policy.network == "list"
         secrets = prepare_secrets(order.secrets, order.egress) if by_list and order.secrets else None
         confinement = prepare_sandbox(
-            order.runtime, told, found, also, grant, records=records, packages=packages.mount, secrets=secrets
+            order.runtime, request, found, also, grant, records=records, packages=packages.mount, secrets=secrets
         )
     env = found.env if confinement is None else confinement.env
     wrapping = None if confinement is None else confinement.wrapper
-    if given is not None:
-        command = InterpreterCommand([found.executable, *given.arguments], env, wrapping)
+    if external is not None:
+        command = InterpreterCommand([found.executable, *external.arguments], env, wrapping)
     else:
         command = build_command(order.runtime, found.executable, env, wrapping)
     return StartedInterpreter(InterpreterProcess(command), confinement, packages)
 
 
 def _package_settings(order: WorkerArgs, found: ResolvedInterpreter) -> PackageSettings:
-    paths, told = PackagePaths(order.directory), order.confine
+    paths, request = PackagePaths(order.directory), order.confine
     try:
         mount = paths.create_mount()
     except OSError:  # a full disk, perhaps: a session can do without packages
@@ -195,11 +195,11 @@ def _package_settings(order: WorkerArgs, found: ResolvedInterpreter) -> PackageS
         installer=order.installer,
         place=(
             InstallerPlace(None, 0)
-            if told is None
-            else InstallerPlace(told.machine, told.slot, order.egress, told.policy.upstream_proxy)
+            if request is None
+            else InstallerPlace(request.machine, request.slot, order.egress, request.policy.upstream_proxy)
         ),
         mount=mount,
-        seen_as=(mount or "") if told is None else PACKAGES,
+        seen_as=(mount or "") if request is None else PACKAGES,
         broker=order.broker,
         executable=found.executable,
         named=found.named,
@@ -222,7 +222,7 @@ def _grant(order: WorkerArgs) -> Grant:
     except DirectoryRefused:
         if order.environment is None or not order.environment.startswith("@"):
             raise
-        return Grant(order.asker.identity, NOBODY)  # the environment is the broker's, and nothing else is needed
+        return Grant(order.asker.identity, NO_RIGHTS)  # the environment is the broker's, and nothing else is needed
 
 
 def build_loop(

@@ -101,24 +101,24 @@ class Inspector:
         if len(self._stack_waiters) > 1:
             return
         self._child.request_stack()
-        told = bytearray()
+        dump = bytearray()
         end = time.monotonic() + _STACK_S
 
         def look(now: float) -> None:
             """Collect the dump. A signal handler writes it at once, so it is complete when no more bytes follow."""
             more = self._child.read(self._child.trace) or b""
-            told.extend(more)
-            if (more or not told) and now < end and len(told) < MAX_BYTES:
+            dump.extend(more)
+            if (more or not dump) and now < end and len(dump) < MAX_BYTES:
                 self._timers.call_at(now + _STACK_LOOK_S, look)
                 return
             asked, self._stack_waiters = self._stack_waiters, []
-            self._send_stack(asked, bytes(told))
+            self._send_stack(asked, bytes(dump))
 
         look(time.monotonic())
 
-    def _send_stack(self, asked: list[tuple[int, str]], told: bytes) -> None:
+    def _send_stack(self, asked: list[tuple[int, str]], dump: bytes) -> None:
         threads = [
-            ThreadStack(each["thread"], [StackFrame(**frame) for frame in each["frames"]]) for each in parse(told)
+            ThreadStack(each["thread"], [StackFrame(**frame) for frame in each["frames"]]) for each in parse(dump)
         ]
         processes = [ProcessInfo(pid, command) for pid, command in self._child.process_tree()]
         for route, request_id in asked:

@@ -1,6 +1,6 @@
 """Memory of a process tree, for machines without a memory control group.
 
-The cheap figures of a process, RssAnon, RssShmem and VmSwap of `/proc/PID/status` (4 us), count shared pages once per
+The cheap metrics of a process, RssAnon, RssShmem and VmSwap of `/proc/PID/status` (4 us), count shared pages once per
 process. The exact ones, Pss of `smaps_rollup`, walk its page tables (27 ms per gigabyte), so they are read only if the
 cheap ones would require action. Files in memory need not be mapped to use memory, so tmpfs contents and memfds are
 counted as well.

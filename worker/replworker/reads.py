@@ -10,6 +10,7 @@ import msgspec
 from replwire.deadlines import Deadlines
 from replwire.link import Outcome
 from replwire.ops import Read
+from replwire.quantities import count_of
 from replwire.replies import Reply
 from replworker.evals import EvalRecord, ReadWaiter
 from replworker.output import STREAMS, OutputPage, OutputPiece, Stream
@@ -142,7 +143,7 @@ def _page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
 
 def _partial_search_notice(page: OutputPage) -> str:
     """Return the notice for output that a search did not cover."""
-    parts = [f"{page.missing} bytes of the output were not kept"] if page.missing else []
+    parts = [f"{count_of(page.missing, 'byte')} of output not kept"] if page.missing else []
     parts += [f"output after offset {page.offset} is for the next read"] if page.more else []
     return f"not all of the output was searched: {'; '.join(parts)}"
 

@@ -33,7 +33,7 @@ class StateReport(NamedTuple):
 def build_result(
     job: EvalRecord,
     result: frames.ResultFrame,
-    claim: AssignBody,
+    assignment: AssignBody,
     epoch: int,
     report: StateReport,
     background: int,
@@ -45,7 +45,7 @@ def build_result(
     Args:
         job: the eval
         result: the interpreter's result frame
-        claim: the session's assignment
+        assignment: the session's assignment
         epoch: current epoch of the session
         report: what has happened to the earlier variables, reported once
         background: unread bytes of background output
@@ -62,7 +62,7 @@ def build_result(
         cause=report.cause,
         checkpoint=report.checkpoint,
         hint=result.hint or hint,
-        ephemeral=True if claim.ephemeral else None,
+        ephemeral=True if assignment.ephemeral else None,
         changed=result.changed or None,
         duration_ms=round((time.monotonic() - job.started) * 1000, 3),
         truncated=True if dropped else None,
@@ -109,7 +109,7 @@ def _json(text: str) -> object:
         return text
 
 
-def build_error_result(job: EvalRecord, refusal: RequestError, claim: AssignBody, epoch: int) -> FinalReplies:
+def build_error_result(job: EvalRecord, refusal: RequestError, assignment: AssignBody, epoch: int) -> FinalReplies:
     """Build the replies to an eval that never ran."""
     done = Reply(
         id=job.request_id,
@@ -118,7 +118,7 @@ def build_error_result(job: EvalRecord, refusal: RequestError, claim: AssignBody
         eval_id=job.eval_id,
         epoch=epoch,
         state="kept",
-        ephemeral=True if claim.ephemeral else None,
+        ephemeral=True if assignment.ephemeral else None,
         **refusal.fields,
     )
     if job.limit_ms is not None:

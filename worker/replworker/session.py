@@ -209,11 +209,11 @@ class WorkerSession:
             "image-bytes": assignment.limits.max_image_bytes,
             "images": assignment.limits.max_images,
         }
-        frame = frames.ClaimFrame(self._interpreter.next_number(), entered.directory, env, limits, packages)
-        self._interpreter.request(frame, self._on_claim_reply)
+        frame = frames.AssignFrame(self._interpreter.next_number(), entered.directory, env, limits, packages)
+        self._interpreter.request(frame, self._on_assign_reply)
 
-    def _on_claim_reply(self, event: frames.FrameEvent) -> None:
-        assert isinstance(event, frames.ClaimedFrame)
+    def _on_assign_reply(self, event: frames.FrameEvent) -> None:
+        assert isinstance(event, frames.AssignedFrame)
         assert self._assignment is not None
         if event.error is None and self._assignment.restore is not None:
             self._snapshots.restore(self._assignment.restore, self._send_assigned)

@@ -116,7 +116,7 @@ class SessionSandbox:
 
 def prepare_sandbox(
     runtime: str,
-    told: SandboxRequest,
+    request: SandboxRequest,
     found: ResolvedInterpreter,
     reads: tuple[str, ...] = (),
     grant: Grant = EVERYTHING,
@@ -129,7 +129,7 @@ def prepare_sandbox(
 
     Args:
         runtime: name of the runtime
-        told: sandbox part of the worker's arguments
+        request: sandbox part of the worker's arguments
         found: the interpreter
         reads: further paths that the runtime reads
         grant: rights of the owner, if it is known
@@ -142,32 +142,32 @@ def prepare_sandbox(
         DirectoryRefused: a path cannot be granted
         OSError: a file cannot be read
     """
-    directory = _initial_directory(told, grant)
-    held = () if directory is None else create_placeholders(told.policy, directory, records, grant.rights)
+    directory = _initial_directory(request, grant)
+    held = () if directory is None else create_placeholders(request.policy, directory, records, grant.rights)
     also = (f"{package_directory('dill')}/dill",) if runtime == "python" else reads
     plan = prepare_plan(
-        told.policy,
-        told.machine,
+        request.policy,
+        request.machine,
         runtime,
         found.executable,
         found.env | (secrets.env if secrets is not None else {}),
-        slot=told.slot,
+        slot=request.slot,
         directory=directory,
         also=also,
         trusted=not found.named,
-        kept=found.kept,
+        managed=found.managed,
         grant=grant,
         has_holder=runtime == "python",
         files=None if secrets is None else secrets.files,
         packages=packages,
     )
-    return SessionSandbox(told.policy, BubblewrapSandbox(plan), plan.env, directory, records, held, secrets=secrets)
+    return SessionSandbox(request.policy, BubblewrapSandbox(plan), plan.env, directory, records, held, secrets=secrets)
 
 
 def enter_directory(
     confinement: SessionSandbox | None,
     grants: GrantResolver,
-    claim: AssignBody,
+    assignment: AssignBody,
     env: dict[str, str],
     listeners: Sequence[Listener] = (),
 ) -> EnteredSandbox:
@@ -178,22 +178,24 @@ def enter_directory(
     """
     if confinement is not None:
         confinement.check_env(env)
-        return confinement.enter(claim.cwd, claim.cwd_needed, lambda: grants.resolve(claim.asker), listeners)
-    grants.check_unconfined(claim.asker)
-    directory = claim.cwd
-    if directory is not None and (grant := grants.resolve(claim.asker)).directories:
+        return confinement.enter(
+            assignment.cwd, assignment.cwd_needed, lambda: grants.resolve(assignment.asker), listeners
+        )
+    grants.check_unconfined(assignment.asker)
+    directory = assignment.cwd
+    if directory is not None and (grant := grants.resolve(assignment.asker)).directories:
         check_owner_directories(grant, directory, os.path.realpath(directory))
-    if directory is not None and not claim.cwd_needed and not os.path.isdir(directory):
+    if directory is not None and not assignment.cwd_needed and not os.path.isdir(directory):
         return EnteredSandbox(None, f"{directory} is not a directory on this machine")
     return EnteredSandbox(directory)
 
 
-def _initial_directory(told: SandboxRequest, grant: Grant) -> str | None:
+def _initial_directory(request: SandboxRequest, grant: Grant) -> str | None:
     """Return the directory to mount at the start, or None if it is refused; the assignment checks again."""
-    if told.directory is None:
+    if request.directory is None:
         return None
     try:
-        return _check_as_owner(told.policy, told.directory, grant)
+        return _check_as_owner(request.policy, request.directory, grant)
     except DirectoryRefused:
         return None
 

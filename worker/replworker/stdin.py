@@ -11,33 +11,33 @@ class StdinBuffer:
     def __init__(self, child: InterpreterProcess, limit: int) -> None:
         self._child = child
         self._limit = limit
-        self._held = bytearray()
+        self._pending = bytearray()
 
     def unread_bytes(self) -> int:
         """Return the number of bytes not read yet."""
-        return len(self._held) + self._child.unread_bytes(self._child.stdin)
+        return len(self._pending) + self._child.unread_bytes(self._child.stdin)
 
     def offer(self, data: bytes) -> bool:
         """Take all of the data, or none of it and return False."""
         if self.unread_bytes() + len(data) > self._limit:
             return False
-        self._held += data
+        self._pending += data
         self.flush()
         return True
 
     def flush(self) -> None:
         """Write to the pipe as far as possible."""
-        while self._held:
+        while self._pending:
             try:
-                sent = self._child.write_stdin(self._held)
+                sent = self._child.write_stdin(self._pending)
             except BrokenPipeError:  # user code closed its stdin
-                self._held.clear()
+                self._pending.clear()
                 return
             if not sent:
                 return
-            del self._held[:sent]
+            del self._pending[:sent]
 
     @property
     def has_pending(self) -> bool:
         """True if `flush` has work."""
-        return bool(self._held)
+        return bool(self._pending)

@@ -31,18 +31,18 @@ class UidSlots:
 
     def __init__(self, count: int = _SLOTS) -> None:
         self._count = count
-        self._taken: dict[int, int] = {}
+        self._slots: dict[int, int] = {}
 
     def acquire(self, worker: int) -> int:
         """Return a slot that no other worker has; round-robin, so a freed uid is not reused immediately."""
-        taken = set(self._taken.values())
+        taken = set(self._slots.values())
         turn = (number % self._count for number in range(worker, worker + self._count))
-        self._taken[worker] = slot = next((each for each in turn if each not in taken), worker % self._count)
+        self._slots[worker] = slot = next((each for each in turn if each not in taken), worker % self._count)
         return slot
 
     def release(self, worker: int) -> None:
         """Free the slot of a worker that is dead, with every process it started."""
-        self._taken.pop(worker, None)
+        self._slots.pop(worker, None)
 
 
 class SandboxProvider:
@@ -71,8 +71,8 @@ class SandboxProvider:
         self._policy: Policy | None = None
         self._slots = UidSlots()
         if section.profile == "off":
-            trouble = None if section.allow_unsandboxed else "profile is off, and allow-unsandboxed is not set"
-            self.summary = SandboxStatus(problem=trouble)
+            problem = None if section.allow_unsandboxed else "profile is off, and allow-unsandboxed is not set"
+            self.summary = SandboxStatus(problem=problem)
             return
         policy = section.policy()
         policy = msgspec.structs.replace(

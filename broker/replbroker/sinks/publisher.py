@@ -11,14 +11,14 @@ from replbroker.loop_parts import Register, Unregister
 from replbroker.transports.zmq_sockets import MORE, NOBLOCK, ZAP_DOMAIN, is_readable
 from replwire.events import EVENTS
 
-_HWM = 1000  # events that libzmq holds for one reader; it drops the rest
+_HIGH_WATER_MARK = 1000  # events that libzmq holds for one reader; it drops the rest
 
 
 def create_publisher_socket(context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
     """Create an XPUB socket that is not bound yet; it delivers readers' subscriptions."""
     socket = context.socket(zmq.XPUB)
     socket.linger = 0
-    socket.sndhwm = _HWM
+    socket.sndhwm = _HIGH_WATER_MARK
     socket.zap_domain = ZAP_DOMAIN
     socket.maxmsgsize = 1024  # of a subscription
     return socket

@@ -210,8 +210,8 @@ class SqliteBackend:
             rows = self._rows(query + "texts match ? order by n", '"' + text.replace('"', '""') + '"')
         else:
             rows = self._rows(query + "instr(text, ?) order by n", text)
-        for body, whose in rows:
-            if session in (None, whose) and (entry := _parse_entry(body)) is not None:
+        for body, entry_session in rows:
+            if session in (None, entry_session) and (entry := _parse_entry(body)) is not None:
                 yield entry
 
     # --- keeping within bounds ---

@@ -123,7 +123,7 @@ class TraceSink:
             "lost-events": self._writer.lost_events + self._unreadable_events + self._builder.evicted_count,
             "lost-spans": self._unsent_spans,
             "pending-bytes": self._writer.pending_bytes,
-            "trouble": self._last_error,
+            "last-error": self._last_error,
         }
 
     def close(self) -> None:

@@ -83,7 +83,7 @@ class TranscriptSink:
             "written": self.written_events,
             "lost": self.lost_events,
             "pending-bytes": self._writer.pending_bytes,
-            "trouble": next(iter(self._errors.copy().values()), None),
+            "last-error": next(iter(self._errors.copy().values()), None),
         }
 
     def close(self) -> None:

@@ -92,15 +92,15 @@ class ClientBacklogs:
 
     def retry(self) -> list[bytes]:
         """Send what full clients take by now; return the clients that are gone."""
-        gone = []
+        unreachable = []
         for peer, backlog in list(self._backlogs.items()):
             is_sent = self._drain(backlog)
             if is_sent is not None:
                 del self._backlogs[peer]
             if is_sent is False:
-                gone.append(peer)
+                unreachable.append(peer)
         self._retry_at = time.monotonic() + _RETRY_S
-        return gone
+        return unreachable
 
     def _drain(self, backlog: _Backlog) -> bool | None:
         """Return True when all was sent, False when the client is gone, None when it is still full."""

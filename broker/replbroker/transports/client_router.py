@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import heapq
 import os
-import re
 import socket
 import struct
 import time
-from dataclasses import dataclass
 
 import zmq
 
@@ -16,13 +14,18 @@ from replbroker.loop_parts import Register, Unregister
 from replbroker.transports.client_backlogs import ClientBacklogs
 from replbroker.transports.connection_handler import Body, ConnectionHandler
 from replbroker.transports.pausable_listeners import PausableListener
-from replbroker.transports.peer_identity import peer_groups, peer_identity
+from replbroker.transports.router_connection import (
+    RouterConnection,
+    handshake_of,
+    has_custom_routing_id,
+    identity_at_handshake,
+    read_socket_owner,
+)
 from replbroker.transports.zmq_sockets import create_router, is_readable, receive_message
 from replwire.identities import ANONYMOUS
 
-_HWM = 256  # messages that libzmq holds for one client
+_HIGH_WATER_MARK = 256  # messages that libzmq holds for one client
 _MONITOR = "inproc://clients"
-_CREDENTIALS = re.compile(r"localhost:(\d+):\d+:\d+\Z")  # uid, gid and pid of an ipc:// peer, as libzmq writes them
 _MONITOR_EVENT = struct.Struct("=HI")  # event and descriptor
 _REJECT_GRACE_S = 1.0  # how long a connection without room stays, to receive the reason
 _DISCONNECT_GRACE_S = 0.1  # how long the last messages to a muted connection have to leave
@@ -31,35 +34,6 @@ _MAX_MUTED = 10_000  # closed connections of which something may still be queued
 _MUTED_PER_RECEIVE = 100  # messages of these that are skipped before the loop does something else
 _LINGER_MS = 1_000  # for the last replies of a broker that ends
 _RESUME_FRACTION = 0.75  # of the capacity: with this many connections left, accepting resumes
-
-
-@dataclass(slots=True)
-class _RouterConnection:
-    """A connection that libzmq has accepted.
-
-    Attributes:
-        peer: Name of the connection for the broker.
-        number: Position in the sequence of accepts and handshakes.
-        fd: libzmq's descriptor.
-        inode: Inode of the socket; the descriptor may be another connection's by the time it is used.
-        identity: The user at the other end.
-        handshake: What libzmq reports with each message; no client chooses it.
-        name: Name of the client's key.
-        routing_id: libzmq's address of the connection.
-        is_rejected: Whether the connection broke the rules and was told so.
-        is_muted: Whether its messages are ignored.
-    """
-
-    peer: bytes
-    number: int
-    fd: int
-    inode: int
-    identity: str
-    handshake: str = ""
-    name: str = ""
-    routing_id: bytes = b""
-    is_rejected: bool = False
-    is_muted: bool = False
 
 
 class ClientRouter:
@@ -81,14 +55,14 @@ class ClientRouter:
         self, context: zmq.Context[zmq.Socket[bytes]], handler: ConnectionHandler, max_bytes: int, capacity: int
     ) -> None:
         self._handler = handler
-        self.socket = create_router(context, max_bytes + 64 * 1024, _HWM)
+        self.socket = create_router(context, max_bytes + 64 * 1024, _HIGH_WATER_MARK)
         self.socket.monitor(_MONITOR, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self._monitor: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self._monitor.connect(_MONITOR)
         self._numbers = 0
-        self._by_fd: dict[int, _RouterConnection] = {}
-        self._connections: dict[bytes, _RouterConnection] = {}
-        self._by_handshake: dict[str, _RouterConnection] = {}  # those that have sent something
+        self._by_fd: dict[int, RouterConnection] = {}
+        self._connections: dict[bytes, RouterConnection] = {}
+        self._by_handshake: dict[str, RouterConnection] = {}  # those that have sent something
         self._backlogs = ClientBacklogs(self.socket)
         self._capacity = capacity
         self._listeners: list[PausableListener] = []
@@ -167,23 +141,17 @@ class ClientRouter:
 
     def _on_accepted(self, fd: int) -> None:
         number = self._next_number()
-        groups: tuple[int, ...] = ()
-        inode, identity = 0, ANONYMOUS
-        try:
-            with socket.socket(fileno=os.dup(fd)) as end:
-                inode, identity, groups = os.fstat(end.fileno()).st_ino, peer_identity(end), peer_groups(end)
-        except OSError:  # closed already, which the next monitor event reports
-            pass
-        connection = _RouterConnection(self._new_peer(number), number, fd, inode, identity)
+        owner = read_socket_owner(fd)
+        connection = RouterConnection(self._new_peer(number), number, fd, owner.inode, owner.identity)
         self._by_fd[fd] = self._connections[connection.peer] = connection
-        if self._handler.on_connect(connection.peer, identity, groups) is not None:
+        if self._handler.on_connect(connection.peer, owner.identity, owner.groups) is not None:
             heapq.heappush(self._hangups, (time.monotonic() + _REJECT_GRACE_S, connection.peer))
         if len(self._connections) > self._capacity:
             if not self._is_paused:
                 self._set_paused(True)
             self.hang_up(connection.peer, at_once=True)
 
-    def _on_closed(self, connection: _RouterConnection) -> None:
+    def _on_closed(self, connection: RouterConnection) -> None:
         del self._connections[connection.peer]
         self._by_handshake.pop(connection.handshake, None)
         self._backlogs.forget(connection.peer)
@@ -217,10 +185,7 @@ class ClientRouter:
 
     def _receive(self) -> tuple[bytes, bytes] | None:
         routing_id, frame, is_single = receive_message(self.socket)
-        try:
-            handshake = str(frame.get("User-Id"))
-        except (zmq.ZMQError, UnicodeDecodeError):  # not from the ZAP handler
-            handshake = ""
+        handshake = handshake_of(frame)
         if handshake in self._muted:
             return None
         connection = self._by_handshake.get(handshake)
@@ -231,7 +196,7 @@ class ClientRouter:
         connection.routing_id = routing_id
         return connection.peer, frame.bytes if is_single else b""
 
-    def _identify(self, handshake: str, frame: zmq.Frame) -> _RouterConnection:
+    def _identify(self, handshake: str, frame: zmq.Frame) -> RouterConnection:
         """Return the connection of a first message; a new one in its place if it has ended since."""
         self.read_monitor()
         digits, _, name = handshake.partition(" ")
@@ -244,21 +209,19 @@ class ClientRouter:
             self._by_handshake[handshake] = connection
         if name:
             self._handler.on_identified(connection.peer, name)
-        connection.is_rejected = _has_custom_routing_id(frame)
+        connection.is_rejected = has_custom_routing_id(frame)
         if connection.is_rejected:
             self._handler.on_rejected(connection.peer, "a client must not choose its routing id: leave it to ZeroMQ")
         return connection
 
-    def _closed_connection(self, frame: zmq.Frame) -> _RouterConnection:
+    def _closed_connection(self, frame: zmq.Frame) -> RouterConnection:
         """Return a stand-in for a connection that has ended: its messages are served, and answered to nobody.
 
         On ipc libzmq has asked the kernel for the user at the handshake; on loopback it is too late to ask.
         """
-        credentials = _CREDENTIALS.match(str(frame.get("Peer-Address")))
         number = self._next_number()
-        connection = _RouterConnection(self._new_peer(number), number, -1, 0, ANONYMOUS)
-        identity = ANONYMOUS if credentials is None else f"uid:{credentials[1]}"
-        self._handler.on_message_after_close(connection.peer, identity)
+        connection = RouterConnection(self._new_peer(number), number, -1, 0, ANONYMOUS)
+        self._handler.on_message_after_close(connection.peer, identity_at_handshake(frame))
         return connection
 
     def hang_up(self, peer: bytes, *, at_once: bool = False) -> None:
@@ -327,13 +290,3 @@ class ClientRouter:
         self.socket.close(linger_ms)
         for listener in self._listeners:
             listener.close()
-
-
-def _has_custom_routing_id(frame: zmq.Frame) -> bool:
-    """Return whether the client that sent this frame has chosen its routing id."""
-    try:
-        return frame.get("Identity") != ""
-    except UnicodeDecodeError:
-        return True
-    except zmq.ZMQError:  # it has chosen none
-        return False

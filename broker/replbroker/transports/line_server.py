@@ -14,74 +14,12 @@ from collections import deque
 
 from replbroker.loop_parts import Register, Unregister
 from replbroker.transports.connection_handler import Body, ConnectionHandler
-from replbroker.transports.dropped import DroppedMessages
-from replbroker.transports.peer_identity import peer_credentials, peer_groups, peer_identity
-from replwire.line_framing import LineFramer
+from replbroker.transports.line_connection import READ_BYTES, LineClientConnection
+from replbroker.transports.peer_identity import peer_groups, peer_identity
 
-_READ_BYTES = 64 * 1024
 _LINES_PER_TURN = 8  # of all connections together, before workers, other transports and deadlines have their turn
 _MAX_PENDING_BYTES = 8 * 1024 * 1024  # replies held for a client that does not read; with more it is cut off
 _MAX_LIVE_BYTES = 1024 * 1024  # with more waiting, live output is dropped and counted
-_MAX_DRAIN_READS = 16  # reads of what a closing connection has sent
-
-
-class _LineConnection:
-    """A connection.
-
-    Attributes:
-        half_closed: Nothing more is read from it; it may still wait for replies.
-        is_broken: Nothing can be sent to it any more; requests that were read are still served.
-        is_paused: Nothing is read from it for a while.
-        is_queued: It waits for its turn, with a line to serve.
-        polled: The epoll mask that is registered, None for none.
-    """
-
-    __slots__ = (
-        "description",
-        "dropped",
-        "framer",
-        "half_closed",
-        "is_broken",
-        "is_paused",
-        "is_queued",
-        "pending",
-        "polled",
-        "socket",
-    )
-
-    def __init__(self, sock: socket.socket, max_bytes: int) -> None:
-        self.socket = sock
-        self.description = _describe_socket(sock)
-        self.framer = LineFramer(max_bytes)
-        self.pending = bytearray()
-        self.dropped = DroppedMessages()
-        self.half_closed = False
-        self.is_broken = False
-        self.is_paused = False
-        self.is_queued = False
-        self.polled: int | None = None
-
-    def poll_mask(self) -> int | None:
-        """Return the epoll mask to poll for.
-
-        Nothing is read that may not be served yet; a half-closed connection is polled only for hang-up. None is not
-        even that.
-        """
-        if self.is_paused and not self.pending and not self.half_closed:
-            return None
-        reads = 0 if self.half_closed or self.is_paused else select.EPOLLIN
-        return reads | (select.EPOLLOUT if self.pending else 0)
-
-
-def _describe_socket(sock: socket.socket) -> str:
-    if sock.family == socket.AF_UNIX:
-        pid, uid, _ = peer_credentials(sock)
-        return f"unix:uid={uid},pid={pid}"
-    try:
-        host, port = sock.getpeername()[:2]
-    except OSError:  # closed already
-        return "tcp:?"
-    return f"tcp:{host}:{port}"
 
 
 class LineServer:
@@ -99,7 +37,7 @@ class LineServer:
         self._max_bytes = max_bytes
         self._epoll = select.epoll()
         self._listeners: dict[int, socket.socket] = {}
-        self._connections: dict[bytes, _LineConnection] = {}
+        self._connections: dict[bytes, LineClientConnection] = {}
         self._peers: dict[int, bytes] = {}
         self._count = 0
         self._ready: deque[bytes] = deque()  # connections with lines to serve, in turn
@@ -182,7 +120,7 @@ class LineServer:
         sock.setblocking(False)
         self._count += 1
         peer = self.prefix + self._count.to_bytes(8, "big")
-        connection = self._connections[peer] = _LineConnection(sock, self._max_bytes)
+        connection = self._connections[peer] = LineClientConnection(sock, self._max_bytes)
         self._peers[sock.fileno()] = peer
         self._update_poll(connection)
         refusal = self._handler.on_connect(peer, peer_identity(sock), peer_groups(sock))
@@ -190,9 +128,9 @@ class LineServer:
             self.send(peer, refusal)
             self.hang_up(peer)
 
-    def _read(self, peer: bytes, connection: _LineConnection) -> None:
+    def _read(self, peer: bytes, connection: LineClientConnection) -> None:
         try:
-            data = connection.socket.recv(_READ_BYTES)
+            data = connection.socket.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -206,7 +144,7 @@ class LineServer:
         connection.framer.add(data)
         self._enqueue(peer, connection)
 
-    def _enqueue(self, peer: bytes, connection: _LineConnection) -> None:
+    def _enqueue(self, peer: bytes, connection: LineClientConnection) -> None:
         connection.is_queued = True
         self._ready.append(peer)
 
@@ -240,7 +178,7 @@ class LineServer:
             if not connection.is_queued:
                 self._enqueue(peer, connection)
 
-    def _update_poll(self, connection: _LineConnection) -> None:
+    def _update_poll(self, connection: LineClientConnection) -> None:
         wanted, polled = connection.poll_mask(), connection.polled
         if wanted == polled:
             return
@@ -266,7 +204,7 @@ class LineServer:
         if output_of is not None and len(connection.pending) > _MAX_LIVE_BYTES:
             connection.dropped.add(output_of, body, event=event)
             return True
-        _append_drop_notices(connection)
+        connection.append_drop_notices()
         if first is not None:
             connection.pending += first
             connection.pending += b"\n"
@@ -278,13 +216,13 @@ class LineServer:
         self._send_pending(peer, connection)
         return peer in self._connections
 
-    def _send_pending(self, peer: bytes, connection: _LineConnection) -> None:
+    def _send_pending(self, peer: bytes, connection: LineClientConnection) -> None:
         try:
             while connection.pending:
                 sent = connection.socket.send(connection.pending)
                 del connection.pending[:sent]
                 if not connection.pending:
-                    _append_drop_notices(connection)  # no other message may follow for a long time
+                    connection.append_drop_notices()  # no other message may follow for a long time
         except BlockingIOError:
             pass
         except OSError:
@@ -321,7 +259,7 @@ class LineServer:
         """Read nothing more, and close the connection once its replies have left."""
         self.hang_up(peer)
 
-    def _half_close(self, peer: bytes, connection: _LineConnection) -> None:
+    def _half_close(self, peer: bytes, connection: LineClientConnection) -> None:
         connection.half_closed = True
         connection.framer.drop()
         self._update_poll(connection)
@@ -332,7 +270,7 @@ class LineServer:
         del self._peers[connection.socket.fileno()]
         if connection.polled is not None:
             self._epoll.unregister(connection.socket)
-        _close_socket(connection)
+        connection.close()
         self._last_closed = peer, connection.description
         if notify:
             self._handler.on_disconnect(peer)
@@ -346,22 +284,3 @@ class LineServer:
         for listener in self._listeners.values():
             listener.close()
         self._epoll.close()
-
-
-def _append_drop_notices(connection: _LineConnection) -> None:
-    for notice in connection.dropped.take_notices() if connection.dropped else ():
-        connection.pending += notice + b"\n"
-
-
-def _close_socket(connection: _LineConnection) -> None:
-    """Close the socket after reading what the client has sent.
-
-    If data were left unread, the kernel would reset the connection, and the last replies could be lost.
-    """
-    try:
-        for _ in range(_MAX_DRAIN_READS if connection.half_closed else 0):
-            if not connection.socket.recv(_READ_BYTES):
-                break
-    except OSError:
-        pass
-    connection.socket.close()

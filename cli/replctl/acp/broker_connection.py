@@ -56,8 +56,8 @@ class AcpBrokerConnection:
 
     def _on_started(self, started: BrokerReady) -> None:
         self._note(f"started a broker at {', '.join(started.listening)} (pid {started.pid})")
-        if started.lost:
-            self._note(f"sessions lost with the previous broker: {', '.join(started.lost)}")
+        if started.lost_sessions:
+            self._note(f"sessions lost with the previous broker: {', '.join(started.lost_sessions)}")
         for warning in started.warnings:
             self._note(warning)
 

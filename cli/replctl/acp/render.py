@@ -11,6 +11,7 @@ from replctl.client.errors import ReplError
 from replctl.client.result import Result
 from replctl.durations import format_duration
 from replwire.faults import ExitCode
+from replwire.quantities import count_of
 
 TITLE_CHARS = 60
 MAX_SHOWN = 32 * 1024  # characters of output in a tool call; every update repeats all of it
@@ -118,24 +119,26 @@ def messages(result: Result, had_turns: bool) -> list[str]:
         result: The finished eval.
         had_turns: True if the session ran something before.
     """
-    told = [result.notice] if result.notice else []
+    texts = [result.notice] if result.notice else []
     if result.ok and (value := result.display_value or result.exit_status):
-        told.append(as_markdown(value))
-    told += [f"Picture: {note}" for note in result.notes]
+        texts.append(as_markdown(value))
+    texts += [f"Picture: {note}" for note in result.notes]
     if result.repr_error:
-        told.append(f"The value cannot be shown: its repr raised {as_markdown(result.repr_error)}")
+        texts.append(f"The value cannot be shown: its repr raised {as_markdown(result.repr_error)}")
     if not result.ok:
-        told.append(as_markdown(_ending(result)))
+        texts.append(as_markdown(_ending(result)))
         if result.hint and result.exit is ExitCode.RAISED:
-            told.append(result.hint)
+            texts.append(result.hint)
         if result.ex is not None and result.ex.type == "EOFError":
-            told.append("Code run from a prompt gets no input.")
-    told += _state(result, had_turns)
+            texts.append("Code run from a prompt gets no input.")
+    texts += _state(result, had_turns)
     if result.truncated:
-        told.append(f"{result.dropped_bytes or 0} bytes of output were dropped.")
+        texts.append(f"{count_of(result.dropped_bytes, 'byte')} of output dropped.")
     if result.background_bytes:
-        told.append(f"The session printed {result.background_bytes} bytes between evals; `/read 0` shows them.")
-    return told
+        texts.append(
+            f"The session printed {count_of(result.background_bytes, 'byte')} between evals; `/read 0` shows them."
+        )
+    return texts
 
 
 def _ending(result: Result) -> str:
@@ -153,9 +156,9 @@ def _state(result: Result, had_turns: bool) -> list[str]:
         return [f"Earlier variables are lost{because}. {fresh} (epoch {result.epoch})."]
     if result.state == "rolled-back":
         undone = ", ".join(map(str, result.undone_evals or []))
-        told = [f"The session is back at checkpoint {result.checkpoint}{because} (epoch {result.epoch})."]
-        told += [f"Undone evals: {undone}."] if undone else []
-        return told + [f"Not restored: {each}." for each in result.not_restored or []]
+        texts = [f"The session is back at checkpoint {result.checkpoint}{because} (epoch {result.epoch})."]
+        texts += [f"Undone evals: {undone}."] if undone else []
+        return texts + [f"Not restored: {each}." for each in result.not_restored or []]
     if result.created and had_turns:
         return [f"The session no longer existed{because}. This ran in a new one; earlier variables are lost."]
     return []

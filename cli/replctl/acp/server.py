@@ -1,28 +1,25 @@
-"""ACP method handlers and the life cycle of the adapter process."""
+"""ACP method handlers."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from replctl import __version__
 from replctl.acp import modes, options, rpc, schema
-from replctl.acp.client_connection import AcpClientConnection, DiagnosticsLog
 from replctl.acp.modes import Mode
 from replctl.acp.replay import replay, variables_notice
 from replctl.acp.rpc import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from replctl.acp.sessions import AcpSession, AcpSessions
-from replctl.acp.stdio import MAX_LINE, StdinReader, StdoutWriter
-from replctl.acp.store import StoredTurn as PastTurn
+from replctl.acp.stdio import MAX_LINE
+from replctl.acp.store import StoredTurn
 from replctl.acp.turns import AcpServices, PromptTurn
 from replctl.client.errors import ReplError
 
 MAX_UNDER_WAY = 256  # requests without a response yet
 STOP_SECONDS = 3.0  # time for code to react to the interrupt when the client is gone
-_FLUSH_SECONDS = 1.0
 
 Params = dict[str, Any]
 Then = Callable[[], None]
@@ -32,9 +29,9 @@ HandlerResult = tuple[Params, Then | None]  # the result, and a function to call
 class AcpServer:
     """Conversation with one client."""
 
-    def __init__(self, desk: AcpServices, mode: Mode) -> None:
-        self._services, self._peer = desk, desk.client
-        self.sessions = AcpSessions(desk, mode)
+    def __init__(self, services: AcpServices, mode: Mode) -> None:
+        self._services, self._peer = services, services.client
+        self.sessions = AcpSessions(services, mode)
         self._tasks: dict[rpc.Id, asyncio.Task[None]] = {}
         self._turns: dict[rpc.Id, PromptTurn] = {}
         self._requests: dict[str, Callable[[Params], Awaitable[HandlerResult]]] = {
@@ -183,7 +180,7 @@ class AcpServer:
         session, _, answer = await self._open(params)
         return answer, lambda: self._send_commands(session)
 
-    async def _open(self, params: Params) -> tuple[AcpSession, list[PastTurn], Params]:
+    async def _open(self, params: Params) -> tuple[AcpSession, list[StoredTurn], Params]:
         wanted = schema.parse_params(schema.OpenSessionParams, params)
         name, cwd = schema.check_id(wanted.session_id), schema.check_cwd(wanted.cwd)
         session, turns = self.sessions.open(name, cwd)
@@ -278,38 +275,3 @@ def _busy_error(session: AcpSession) -> RpcError:
 def _error_location(error: Exception) -> str:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"internal error: {type(error).__name__}: {error} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-
-
-async def serve_acp(
-    source: int, sink: int, notes: DiagnosticsLog, make_desk: Callable[[AcpClientConnection], AcpServices], mode: Mode
-) -> bool:
-    """Serve the client until end of file, a signal or a broken pipe. Returns False if reading failed."""
-    loop = asyncio.get_running_loop()
-    over = asyncio.Event()
-    failed: list[OSError] = []
-
-    def broken(why: str) -> None:
-        notes(why)
-        over.set()
-
-    def ended(error: OSError | None) -> None:
-        if error is not None:
-            notes(f"cannot read from the client: {error.strerror}")
-            failed.append(error)
-        over.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, over.set)
-    loop.set_exception_handler(lambda _, context: notes(f"internal error: {context.get('exception') or context}"))
-    writer = StdoutWriter(sink, broken)
-    server = AcpServer(make_desk(AcpClientConnection(writer, notes)), mode)
-    reader = StdinReader(source, server.handle_line, ended)
-    await over.wait()
-    reader.stop()
-    await server.stop()
-    try:
-        async with asyncio.timeout(_FLUSH_SECONDS):
-            await writer.wait_flushed()
-    except TimeoutError:
-        notes("the client did not read the last messages")
-    return not failed

@@ -26,8 +26,8 @@ _PAGE = 100  # entries of one answer to `session/list`
 class AcpSession:
     """An ACP session open in this process. State besides the record is rebuilt from the transcript after a restart."""
 
-    def __init__(self, desk: AcpServices, record: store.AcpSessionRecord) -> None:
-        self._services = desk
+    def __init__(self, services: AcpServices, record: store.AcpSessionRecord) -> None:
+        self._services = services
         self.record = record
         self.turn: PromptTurn | None = None  # the running prompt
         self.last_turn: store.StoredTurn | None = None  # the last turn that ran code
@@ -105,8 +105,8 @@ class AcpSession:
 class AcpSessions:
     """All ACP sessions open in this process."""
 
-    def __init__(self, desk: AcpServices, mode: Mode) -> None:
-        self._services, self._mode = desk, mode
+    def __init__(self, services: AcpServices, mode: Mode) -> None:
+        self._services, self._mode = services, mode
         self._open_sessions: dict[str, AcpSession] = {}
 
     def get(self, session_id: str) -> AcpSession:
@@ -235,10 +235,10 @@ def find_entry(name: str, sessions: Sequence[SessionEntry]) -> SessionEntry | No
     return next((each for each in sessions if name in (each.ref, each.session)), None)
 
 
-def save_record(desk: AcpServices, record: store.AcpSessionRecord) -> None:
+def save_record(services: AcpServices, record: store.AcpSessionRecord) -> None:
     """Write a record. Raises RpcError: a setting that is not on disk does not take effect."""
     try:
-        desk.store.save(record)
+        services.store.save(record)
     except OSError as error:
         data = {"kind": "record", "detail": str(error)}
         raise RpcError(INTERNAL_ERROR, "cannot write the session's record", data) from None

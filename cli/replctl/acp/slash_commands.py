@@ -12,6 +12,7 @@ from replctl.acp import render
 from replctl.acp.store import truncate_middle
 from replctl.client.errors import ReplError
 from replctl.durations import format_duration
+from replwire.quantities import count_of
 
 if TYPE_CHECKING:
     from replctl.client.aio import AsyncClient
@@ -99,7 +100,7 @@ async def _read(at: SlashContext, argument: str) -> str:
 
 async def _sessions(at: SlashContext, _: str) -> str:
     lines = [
-        f"{each.ref}: {each.runtime}, {each.state}, {each.eval_count} evals, epoch {each.epoch}"
+        f"{each.ref}: {each.runtime}, {each.state}, {count_of(each.eval_count, 'eval')}, epoch {each.epoch}"
         for each in await at.client.sessions()
     ]
     return "\n".join(lines) or "no sessions"
@@ -112,13 +113,13 @@ async def _interrupt(at: SlashContext, _: str) -> str:
 
 async def _clear(at: SlashContext, _: str) -> str:
     reply = await at.client.clear(at.session)
-    return f"deleted {reply.count or 0} variables; the process keeps running"
+    return f"deleted {count_of(reply.count, 'variable')}; the process keeps running"
 
 
 async def _reset(at: SlashContext, _: str) -> str:
     reply = await at.client.reset(at.session)
-    told = f"; {reply.notice}" if reply.notice else ""
-    return f"fresh worker, epoch {reply.epoch}; all variables are lost{told}"
+    notice = f"; {reply.notice}" if reply.notice else ""
+    return f"fresh worker, epoch {reply.epoch}; all variables are lost{notice}"
 
 
 async def _undo(at: SlashContext, argument: str) -> str:

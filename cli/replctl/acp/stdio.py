@@ -65,10 +65,10 @@ class LineSplitter:
 
 
 class StdinReader:
-    """Reads lines from a descriptor until its end; `ended` receives None, or the error that ended it."""
+    """Reads lines from a descriptor until its end; `on_end` receives None, or the error that ended it."""
 
-    def __init__(self, source: int, hear: Callable[[bytes | None], None], ended: Callable[[OSError | None], None]):
-        self._source, self._on_line, self._on_end = source, hear, ended
+    def __init__(self, source: int, on_line: Callable[[bytes | None], None], on_end: Callable[[OSError | None], None]):
+        self._source, self._on_line, self._on_end = source, on_line, on_end
         self._splitter = LineSplitter()
         self._loop = asyncio.get_running_loop()
         self._polled, self._is_stopped = True, False
@@ -107,8 +107,8 @@ class StdinReader:
 class StdoutWriter:
     """The only writer to the client: whole lines in order, never blocking the event loop."""
 
-    def __init__(self, sink: int, broken: Callable[[str], None]) -> None:
-        self._sink, self._on_broken = sink, broken
+    def __init__(self, sink: int, on_broken: Callable[[str], None]) -> None:
+        self._sink, self._on_broken = sink, on_broken
         self._loop = asyncio.get_running_loop()
         self._poll = select.poll()
         self._poll.register(sink, select.POLLOUT)

@@ -324,9 +324,9 @@ class PromptTurn:
         )
         while result.running and result.eval_id is not None:
             self._eval_id = result.eval_id
-            heard = len(result.out.encode()) + len(result.err.encode())
+            offset = len(result.out.encode()) + len(result.err.encode())
             more = await client.read(
-                session.repl_session, result.eval_id, wait=WAIT_SECONDS, offset=heard, on_output=self._on_output
+                session.repl_session, result.eval_id, wait=WAIT_SECONDS, offset=offset, on_output=self._on_output
             )
             more.out, more.err, more.created = result.out + more.out, result.err + more.err, result.created
             more.session_id = result.session_id

@@ -25,11 +25,11 @@ TAIL_BYTES = 2000
 
 
 class BrokerReady(msgspec.Struct, frozen=True):
-    """A broker's ready message. `lost` names the sessions lost with the previous broker."""
+    """A broker's ready message. `lost_sessions` names those lost with the previous broker."""
 
     pid: int
     listening: list[str] = []
-    lost: list[str] = []
+    lost_sessions: list[str] = msgspec.field(default_factory=list, name="lost")
     warnings: list[str] = []
 
 
@@ -139,11 +139,11 @@ def _rotate_log(path: str) -> str:
 def _read_line(fd: int, deadline: float) -> bytes:
     """Read up to the first newline, the end of file or the deadline."""
     got = b""
-    said = select.poll()  # `select` fails beyond descriptor 1023, and the calling program may have more
-    said.register(fd, select.POLLIN)
+    poll = select.poll()  # `select` fails beyond descriptor 1023, and the calling program may have more
+    poll.register(fd, select.POLLIN)
     while not got.endswith(b"\n"):
         left = deadline - time.monotonic()
-        if left <= 0 or not said.poll(left * 1000):
+        if left <= 0 or not poll.poll(left * 1000):
             return got
         chunk = os.read(fd, 65536)
         if not chunk:

@@ -53,10 +53,11 @@ def acp(
 
     import asyncio
 
-    from replctl.acp import server, stdio
+    from replctl.acp import stdio
     from replctl.acp.broker_connection import AcpBrokerConnection
     from replctl.acp.client_connection import AcpClientConnection, DiagnosticsLog
     from replctl.acp.modes import Mode
+    from replctl.acp.serve import serve_acp
     from replctl.acp.slash_commands import SlashCommands
     from replctl.acp.store import AcpSessionStore
     from replctl.acp.turns import AcpServices
@@ -74,7 +75,7 @@ def acp(
 
     # Not asyncio.run, which waits for threads at the end: one may be starting a broker that is not needed any more.
     loop = asyncio.new_event_loop()
-    well = loop.run_until_complete(server.serve_acp(source, sink, notes, desk, Mode(mode)))
+    well = loop.run_until_complete(serve_acp(source, sink, notes, desk, Mode(mode)))
     return ExitCode.OK if well else ExitCode.RAISED
 
 

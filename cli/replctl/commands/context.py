@@ -83,8 +83,8 @@ class CommandContext:
     def _on_started(self, started: BrokerReady) -> None:
         where = ", ".join(started.listening)
         self.screen.notice(f"started a broker at {where} (pid {started.pid})")
-        if started.lost:
-            names = ", ".join(started.lost)
+        if started.lost_sessions:
+            names = ", ".join(started.lost_sessions)
             self.screen.notice(f"the previous broker ended unexpectedly; sessions lost with it: {names}")
         for warning in started.warnings:
             self.screen.notice(warning)

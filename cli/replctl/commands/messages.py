@@ -8,10 +8,18 @@ from collections.abc import Iterator
 from replctl.client.result import Result
 from replctl.durations import format_duration
 from replwire.faults import ExitCode
+from replwire.quantities import count_of
 from replwire.replies import Reply
 
 # The broker's hints name wire fields; at a shell the same advice is an option or a command.
-_WORDS = {"send `wait-ms`": "use --wait", "`timeout-ms`": "--timeout", "`wait-ms`": "--wait"}
+_WORDS = {
+    "`timeout-ms`": "--timeout",
+    "`wait-ms`": "--wait",
+    "`ls-sessions`": "replctl ls",
+    "`close`": "replctl close",
+    "`env`": "replctl env activate",
+    "`remove-environment`": "replctl env remove",
+}
 _MILLISECONDS = re.compile(r"(`timeout-ms` )(\d+)|\b(\d+) ms\b")  # a plain number is seconds at a shell
 _HINTS = {
     "session-not-found": "replctl ls lists sessions, replctl new NAME opens one",
@@ -52,12 +60,12 @@ def status_notice(reply: Reply) -> str | None:
     status = reply.status or []
     if "queued" in status:
         ahead = reply.queue_position or 0
-        return f"queued behind {ahead} {'eval' if ahead == 1 else 'evals'}" if ahead else "queued for a slot"
+        return f"queued behind {count_of(ahead, 'eval')}" if ahead else "queued for a slot"
     if reply.notice is not None:
         return for_shell(reply.notice)
     if "output-dropped" in status:
         dropped = reply.dropped_bytes or 0
-        return f"{dropped} bytes of live output came too fast and were skipped; replctl read shows them"
+        return f"skipped {count_of(dropped, 'byte')} of live output that came too fast; replctl read shows them"
     return None
 
 
@@ -98,9 +106,9 @@ def end_notices(result: Result) -> Iterator[str]:
     if result.truncated and not result.dropped_bytes and result.offset is not None:
         yield f"more output: --offset {result.offset}"
     elif result.truncated:
-        yield f"output truncated, {result.dropped_bytes or 0} bytes dropped"
+        yield f"output truncated, {count_of(result.dropped_bytes, 'byte')} dropped"
     if result.background_bytes:
-        yield f"the session printed {result.background_bytes} bytes between evals: replctl read {name} 0"
+        yield f"the session printed {count_of(result.background_bytes, 'byte')} between evals: replctl read {name} 0"
 
 
 def _outcome_notices(result: Result, name: str | None) -> Iterator[str]:

@@ -48,9 +48,9 @@ class CommandOutput:
 
     def exit_on_broken_pipe(self) -> None:
         """From now on end the process when the reader of stdout is gone, even without anything to write."""
-        gone = select.poll()
-        gone.register(self._files["out"], 0)  # errors are reported without being requested
-        threading.Thread(target=lambda: gone.poll() and os._exit(EXIT_SIGPIPE), daemon=True).start()
+        poll = select.poll()
+        poll.register(self._files["out"], 0)  # errors are reported without being requested
+        threading.Thread(target=lambda: poll.poll() and os._exit(EXIT_SIGPIPE), daemon=True).start()
 
     def note_terminal_echo(self, line: bool) -> None:
         """Record that the terminal echoed typed text: a line, or text that did not end one (`^C`)."""
@@ -115,8 +115,8 @@ class CommandOutput:
         blank: dict[str, Any] | None = None,
     ) -> None:
         """Print an error as one JSON object, with the same keys for every error."""
-        said = {"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint}
-        self.json({**(blank or {}), **said, "retry-after-ms": retry_after_ms})
+        fields = {"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint}
+        self.json({**(blank or {}), **fields, "retry-after-ms": retry_after_ms})
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Print aligned columns."""

@@ -72,8 +72,8 @@ def serve(
 
     ready: dict[str, object] = {}
 
-    def announce(told: dict[str, object]) -> None:
-        ready.update(told)
+    def announce(fields: dict[str, object]) -> None:
+        ready.update(fields)
         if listener is not None:
             CommandOutput(listener).json(ready)
             os.close(listener)  # signals the end of the message to the caller

@@ -8,6 +8,7 @@ from replctl.client.errors import ReplError
 from replctl.commands.context import CommandContext, reply_fields, session_argument, with_common_options
 from replctl.commands.params import SessionName, directory_for_new, parse_env, runtime_for_new
 from replwire.faults import ExitCode
+from replwire.quantities import count_of
 
 _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 
@@ -143,7 +144,7 @@ def clone(context: CommandContext, session: str, to: str) -> None:
     }
     context.show(data, reply.name or "")
     if not context.json:
-        context.screen.notice(f"copied {reply.count} variables ({reply.bytes} bytes)")
+        context.screen.notice(f"copied {count_of(reply.count, 'variable')} ({count_of(reply.bytes, 'byte')})")
         if reply.notice:
             context.screen.notice(reply.notice)
         for each in left:

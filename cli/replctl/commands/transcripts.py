@@ -29,6 +29,7 @@ from replctl.transcripts.replay import ReplayReport
 from replctl.transcripts.replay import replay as run_again
 from replctl.transcripts.store import TranscriptInfo, TranscriptReader, header_entry
 from replwire.faults import ExitCode
+from replwire.quantities import count_of
 from replwire.terminal import escape_json
 
 
@@ -192,7 +193,7 @@ def _show_report(context: CommandContext, report: ReplayReport, into: str) -> No
         context.screen.notice(f"eval {number} skipped: {why}")
     if report.missing:
         context.screen.notice(
-            f"{report.missing} events are missing from the transcript, and their code was not run again"
+            f"{count_of(report.missing, 'event')} missing from the transcript; their code was not run again"
         )
     count = len(report.drifts)
-    context.screen.line(f"{report.run_count} evals run again in {into!r}: {count or 'none'} differed")
+    context.screen.line(f"{count_of(report.run_count, 'eval')} run again in {into!r}: {count or 'none'} differed")

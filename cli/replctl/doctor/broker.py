@@ -61,7 +61,7 @@ def _check_listening(endpoint: str, path: str | None) -> Iterator[Finding]:
     who = f" (pid {holder})" if holder else ""
     try:
         with Client(endpoint, "doctor", start=False) as client:
-            said, stats = (_request(client, op) for op in ("describe", "stats"))
+            described, stats = (_request(client, op) for op in ("describe", "stats"))
     except ReplError as error:
         if error.code in ("unauthorized", "forbidden"):
             yield warn(
@@ -71,15 +71,15 @@ def _check_listening(endpoint: str, path: str | None) -> Iterator[Finding]:
                 "see `replctl keys` and docs/agents.md",
             )
             return
-        mend = f"kill {holder}; the next command starts a fresh one" if holder else "stop whatever is listening there"
+        fix = f"kill {holder}; the next command starts a fresh one" if holder else "stop whatever is listening there"
         cause = "it hangs, or is not a replctl broker"
         seen = f"something listens at {endpoint}{who} and does not reply within {ANSWER_TIMEOUT_S:g} s"
-        yield fail("broker", seen, cause, mend)
+        yield fail("broker", seen, cause, fix)
         return
-    yield _describe(said, f"running at {endpoint}{who}")
-    for trouble in (stats.stats or {}).get("troubles", ()):
+    yield _describe(described, f"running at {endpoint}{who}")
+    for problem in (stats.stats or {}).get("problems", ()):
         cause = "the broker needs this file and cannot recreate it"
-        yield fail("broker", trouble, cause, "free the path; the broker retries every two seconds")
+        yield fail("broker", problem, cause, "free the path; the broker retries every two seconds")
 
 
 def _request(client: Client, op: str) -> Reply:
@@ -88,8 +88,8 @@ def _request(client: Client, op: str) -> Reply:
     return final_reply(pending)
 
 
-def _describe(said: Reply, seen: str) -> Finding:
-    versions = said.versions or {}
+def _describe(described: Reply, seen: str) -> Finding:
+    versions = described.versions or {}
     its = versions.get("replctl", "unknown")
     restart = "run `replctl shutdown` (sessions end) or `systemctl restart replctl` to start the new version"
     if versions.get("protocol") != _PROTOCOL:
@@ -102,12 +102,15 @@ def _describe(said: Reply, seen: str) -> Finding:
             f"this replctl is {__version__}: the broker was started before an upgrade",
             restart,
         )
-    if said.acts_as == "nobody":
-        cause = f"{said.identity} is not a user of that machine: sessions get no directory, environment or files there"
+    if described.acts_as == "nobody":
+        cause = (
+            f"{described.identity} is not a user of that machine: sessions get no directory, environment or files there"
+        )
         return warn("broker", f"{seen}, version {its}", cause, "ask the operator to map it to a user in [[identities]]")
-    seen += f", where you are {said.identity} and sessions act as {said.acts_as}" if said.acts_as else ""
+    seen += f", where you are {described.identity} and sessions act as {described.acts_as}" if described.acts_as else ""
     return ok(
-        "broker", f"{seen}, version {its}, {_describe_sandbox(said.sandbox if isinstance(said.sandbox, dict) else {})}"
+        "broker",
+        f"{seen}, version {its}, {_describe_sandbox(described.sandbox if isinstance(described.sandbox, dict) else {})}",
     )
 
 
@@ -140,8 +143,8 @@ def _check_leftovers(endpoint: str, path: str, state_dir: str) -> Iterator[Findi
         seen = "; ".join(
             [f"nothing is listening at {path}"] * left + [f"sessions lost: {', '.join(lost)}"] * bool(lost)
         )
-        mend = "nothing to do: the next broker cleans up and reports the lost sessions"
-        yield warn("broker", seen, "a broker was killed and could not clean up", mend)
+        fix = "nothing to do: the next broker cleans up and reports the lost sessions"
+        yield warn("broker", seen, "a broker was killed and could not clean up", fix)
     else:
         yield ok("broker", f"none at {endpoint}; the first command starts one")
 
@@ -201,9 +204,9 @@ def find_orphan_brokers(uid: int, proc: str = "/proc") -> Iterator[Finding]:
                 continue
         except OSError:  # the process has exited
             continue
-        gone = [link for link in _open_files(int(entry), proc=proc) if link.endswith(".sock.lock (deleted)")]
-        if gone:
-            seen = f"pid {entry} serves {gone[0].removesuffix('.lock (deleted)')}, whose directory was cleared"
+        deleted = [link for link in _open_files(int(entry), proc=proc) if link.endswith(".sock.lock (deleted)")]
+        if deleted:
+            seen = f"pid {entry} serves {deleted[0].removesuffix('.lock (deleted)')}, whose directory was cleared"
             yield warn(
                 "broker", seen, "it can no longer be reached, but it and its sessions keep running", f"kill {entry}"
             )

@@ -36,8 +36,8 @@ def python(version: tuple[int, ...] = sys.version_info[:3], system: str = sys.pl
             "python", seen, "replctl needs 3.11", "install replctl into a newer Python; sessions may use older ones"
         )
     elif missing := _missing_packages():
-        mend = f"{sys.executable} -m pip install --force-reinstall replctl"
-        yield fail("python", seen, f"missing or incomplete: {', '.join(missing)}", mend)
+        fix = f"{sys.executable} -m pip install --force-reinstall replctl"
+        yield fail("python", seen, f"missing or incomplete: {', '.join(missing)}", fix)
     else:
         yield ok("python", f"{seen}, replctl {metadata.version('replctl')}")
 
@@ -51,8 +51,8 @@ def descriptors(config: Config, most: int | None = None) -> Iterator[Finding]:
         yield ok("descriptors", seen)
         return
     cause = f"enough for {found.max_sessions} sessions and {found.max_connections} connections"
-    mend = f"ulimit -Hn {descriptors_needed(limits, warm)}, or LimitNOFILE= of the service"
-    yield (warn if found.max_sessions else fail)("descriptors", seen, cause, mend)
+    fix = f"ulimit -Hn {descriptors_needed(limits, warm)}, or LimitNOFILE= of the service"
+    yield (warn if found.max_sessions else fail)("descriptors", seen, cause, fix)
 
 
 def _missing_packages() -> list[str]:
@@ -81,19 +81,19 @@ def _is_installed(name: str) -> bool:
 
 def libzmq() -> Iterator[Finding]:
     """Check the version and features of libzmq."""
-    mend = f"{sys.executable} -m pip install --force-reinstall pyzmq"
+    fix = f"{sys.executable} -m pip install --force-reinstall pyzmq"
     try:
         import zmq
     except ImportError as error:
-        yield fail("libzmq", "cannot be loaded", str(error), mend)
+        yield fail("libzmq", "cannot be loaded", str(error), fix)
         return
     seen = f"{zmq.zmq_version()}, pyzmq {zmq.__version__}"
     if zmq.zmq_version_info()[:2] < LIBZMQ:
-        yield fail("libzmq", seen, "replctl needs 4.2", mend)
+        yield fail("libzmq", seen, "replctl needs 4.2", fix)
     elif not zmq.has("ipc"):
-        yield fail("libzmq", f"{seen}, without ipc", "a broker cannot listen at the user's own socket", mend)
+        yield fail("libzmq", f"{seen}, without ipc", "a broker cannot listen at the user's own socket", fix)
     elif not zmq.has("curve"):
-        yield warn("libzmq", f"{seen}, without CURVE", "remote clients cannot use keys", mend)
+        yield warn("libzmq", f"{seen}, without CURVE", "remote clients cannot use keys", fix)
     else:
         yield ok("libzmq", seen)
 
@@ -113,7 +113,7 @@ def _check_space(name: str, directory: str, wanted: int) -> Finding:
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
     seen = f"{free // 1024**2} MiB free for {directory}"
-    mend = f"free space on `df {place}`, or use another directory: REPLCTL_STATE_DIR, TMPDIR"
+    fix = f"free space on `df {place}`, or use another directory: REPLCTL_STATE_DIR, TMPDIR"
     if not os.access(place, os.W_OK | os.X_OK):
         return fail(
             name,
@@ -122,10 +122,10 @@ def _check_space(name: str, directory: str, wanted: int) -> Finding:
             f"chown or chmod {place}, or mount it read-write",
         )
     if free < DISK_FLOOR or (found.f_files and found.f_favail < _INODES_FLOOR):
-        return fail(name, f"{seen}, {found.f_favail} more files", "the disk is full", mend)
+        return fail(name, f"{seen}, {found.f_favail} more files", "the disk is full", fix)
     if free < wanted:
         most = f"audit and snapshots may take {wanted // 1024**2} MiB"
-        return warn(name, seen, most, f"{mend}; or lower broker.audit-bytes and limits.max-snapshot-bytes")
+        return warn(name, seen, most, f"{fix}; or lower broker.audit-bytes and limits.max-snapshot-bytes")
     return ok(name, seen)
 
 
@@ -133,15 +133,15 @@ def clock(state_dir: str, now: float | None = None, synchronised: bool | None = 
     """Check the wall clock, used for the audit log. Time limits use another clock, which cannot be set."""
     now = time.time() if now is None else now
     seen = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(now))
-    mend = "run `timedatectl set-ntp true` or install chrony (containers use the host's clock)"
+    fix = "run `timedatectl set-ntp true` or install chrony (containers use the host's clock)"
     for path in (Path(__file__), Path(state_dir, "audit.ndjson")):
         if path.exists() and path.stat().st_mtime > now + _SKEW_S:
             why = f"{path} has a later time: audit times and `--since` are wrong"
-            yield warn("clock", seen, why, mend)
+            yield warn("clock", seen, why, fix)
             return
     if (_is_synchronised() if synchronised is None else synchronised) is False:
         yield warn(
-            "clock", f"{seen}, not synchronised", "audit times may be wrong; nothing else depends on the clock", mend
+            "clock", f"{seen}, not synchronised", "audit times may be wrong; nothing else depends on the clock", fix
         )
     else:
         yield ok("clock", seen)
@@ -149,8 +149,8 @@ def clock(state_dir: str, now: float | None = None, synchronised: bool | None = 
 
 def _is_synchronised() -> bool | None:
     """Return the kernel's answer, None without permission. With `modes` 0 the call only reads: adjtimex(2)."""
-    said: int = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
-    return None if said < 0 else said != _TIME_ERROR
+    state: int = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
+    return None if state < 0 else state != _TIME_ERROR
 
 
 def machine() -> Iterator[Finding]:

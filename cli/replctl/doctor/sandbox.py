@@ -79,8 +79,8 @@ def namespaces(machine: Machine, report: SandboxReport, host: HostSettings, leve
             "namespaces", "not tried", f"the self-test could not start: {gap.cause}", gap.fix or "see the message"
         )
     in_unit = f"; {_IN_UNIT}" if "/proc" in gap.cause else ""
-    mend = (gap.fix or "see the message") + in_unit
-    return Finding("namespaces", level, "the self-test could not enter any", gap.cause, mend)
+    fix = (gap.fix or "see the message") + in_unit
+    return Finding("namespaces", level, "the self-test could not enter any", gap.cause, fix)
 
 
 def landlock(machine: Machine, report: SandboxReport) -> Finding:
@@ -118,9 +118,9 @@ def layers(report: SandboxReport, level: Level) -> Finding:
             )
         return ok("sandbox", f"{len(held)} of {len(report.layers)} layers passed the self-test")
     without = "sessions run without a sandbox, as the config allows" if level == "warn" else "no session can be opened"
-    mends = dict.fromkeys(gap.fix for gap in report.missing_required if gap.fix)
+    fixes = dict.fromkeys(gap.fix for gap in report.missing_required if gap.fix)
     seen = "; ".join(f"{gap.layer}: {gap.cause}" for gap in report.missing_required)
-    return Finding("sandbox", level, seen, without, "; ".join(mends) or "see docs/security.md")
+    return Finding("sandbox", level, seen, without, "; ".join(fixes) or "see docs/security.md")
 
 
 def _check_profile_off(section: SandboxSection) -> Finding:

@@ -27,8 +27,8 @@ def directory(name: str, path: str, uid: int) -> Iterator[Finding]:
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
         cause = "others may enter it, so a broker refuses to start"
-        mend = f"chmod 700 {path} if only replctl uses it, else choose a private directory"
-        yield fail(name, f"{path} has mode {mode:04o}", cause, mend)
+        fix = f"chmod 700 {path} if only replctl uses it, else choose a private directory"
+        yield fail(name, f"{path} has mode {mode:04o}", cause, fix)
     elif found.st_uid != uid:
         yield warn(
             name,

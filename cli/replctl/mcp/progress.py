@@ -53,8 +53,8 @@ async def report_progress(ctx: ServerRequestContext[Any, Any]) -> AsyncIterator[
     async def report() -> None:
         while True:
             await anyio.sleep(REPORT_INTERVAL_SECONDS)
-            if (said := progress.due(time.monotonic())) is not None:
-                await ctx.session.report_progress(said[0], message=said[1])
+            if (update := progress.due(time.monotonic())) is not None:
+                await ctx.session.report_progress(update[0], message=update[1])
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(report)

@@ -54,7 +54,7 @@ class McpHandlers:
 
     def _on_start(self, started: BrokerReady) -> None:
         """Remember the sessions lost with the previous broker, for the next result."""
-        self._lost_sessions = started.lost
+        self._lost_sessions = started.lost_sessions
 
     def _on_mismatch(self, text: str) -> None:
         """Remember the version mismatch, for the next result."""
@@ -91,8 +91,8 @@ class McpHandlers:
             return asked.result
         notices = [await self._restart_notice(), self._mismatch]
         self._mismatch = None
-        told = "\n".join(f"[{each}]" for each in notices if each is not None)
-        texts = [*answer.blocks, told] if answer.blocks else [f"{answer.text}\n{told}"] if told else [answer.text]
+        lines = "\n".join(f"[{each}]" for each in notices if each is not None)
+        texts = [*answer.blocks, lines] if answer.blocks else [f"{answer.text}\n{lines}"] if lines else [answer.text]
         return self._result(tool, answer, [text for text in texts if text])
 
     async def _restart_notice(self) -> str | None:

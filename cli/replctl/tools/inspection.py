@@ -10,6 +10,7 @@ from replctl.tools.base import ToolCall, ToolContext, ToolResult, request
 from replctl.tools.text_budget import clean, fold
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.limits import MIB
+from replwire.quantities import count_of
 
 _CODE = 80  # characters of an eval's code in a list
 
@@ -28,7 +29,7 @@ def sessions(at: ToolContext) -> ToolCall:
     entries = (yield from request("ls-sessions")).get("sessions") or []
     lines = [
         f"{each['ref']}: {each['state']}, {each['runtime']}, epoch {each['epoch']}, "
-        f"{each['eval-count']} evals"
+        f"{count_of(each['eval-count'], 'eval')}"
         + (f", {each['queued']} queued" if each["queued"] else "")
         + (f", opened by {each['agent']}" if each["agent"] else "")
         + (f", in {each['cwd']}" if each["cwd"] else "")
@@ -44,7 +45,7 @@ def clone(session: str, to: str) -> ToolCall:
     reply = yield from request("clone", session=session, name=to)
     name = reply.get("name") or reply.get("new-session")
     left = reply.get("left-behind") or []
-    text = f"session {name} is a copy of {session}: {reply.get('count') or 0} names"
+    text = f"session {name} is a copy of {session}: {count_of(reply.get('count'), 'name')}"
     if left:
         text += "; not copied: " + ", ".join(f"{each['name']} ({each['why']})" for each in left)
     facts = {"status": "ok", "session": name, "count": reply.get("count"), "left_behind": left}
@@ -56,16 +57,18 @@ def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
     facts = (yield from request("info", session=q.session)).get("info") or {}
     rows = [
         f"session {q.session}: {facts.get('state')}, {facts.get('runtime')} {facts.get('version') or ''}".rstrip(),
-        f"epoch {facts.get('epoch')}, {facts.get('eval-count')} evals, {facts.get('queued')} queued",
+        f"epoch {facts.get('epoch')}, {count_of(facts.get('eval-count'), 'eval')}, {facts.get('queued')} queued",
     ]
     if facts.get("memory-bytes"):
         rows.append(f"memory {facts['memory-bytes'] / 1e6:.1f} MB, cpu {facts.get('cpu-seconds')} s")
     rows += [f"directory {facts.get('cwd') or 'not set'}", f"interpreter {facts.get('executable') or 'not started'}"]
     rows.append(_sandbox_line(facts))
-    told = _variables(at, facts)
+    listed = _variables(at, facts)
     keys = ("state", "runtime", "version", "epoch", "eval-count", "queued", "cwd", "executable", "memory-bytes")
     some = {key.replace("-", "_"): facts[key] for key in keys if facts.get(key) is not None}
-    return ToolResult(text="\n".join([*rows, told.text]), structured={"session": q.session, **some, **told.structured})
+    return ToolResult(
+        text="\n".join([*rows, listed.text]), structured={"session": q.session, **some, **listed.structured}
+    )
 
 
 _NETWORKS = {"none": "no network", "list": "network to sandbox.allowed-hosts alone", "host": "network of the machine"}

@@ -36,7 +36,7 @@ async def run_tool_async(
     steps: ToolCall,
     client: AsyncClient,
     on_output: OnOutput | None = None,
-    gone_away: OnAbandoned | None = None,
+    on_abandoned: OnAbandoned | None = None,
     on_approval: OnApproval | None = None,
     traceparent: str | None = None,
 ) -> ToolResult:
@@ -46,7 +46,7 @@ async def run_tool_async(
         steps: The call.
         client: A connected client.
         on_output: Called with the stream and the text as it arrives.
-        gone_away: Called with the pending request if the task is cancelled.
+        on_abandoned: Called with the pending request if the task is cancelled.
         on_approval: Decides when a hook asks for a person's approval.
         traceparent: Trace context, sent along with code.
     """
@@ -60,10 +60,10 @@ async def run_tool_async(
         if ask.runs_code and traceparent is not None:
             ask.fields["traceparent"] = traceparent
         try:
-            got = await _aexchange(client, ask, on_output, gone_away)
+            got = await _aexchange(client, ask, on_output, on_abandoned)
             while on_approval and (approval := _approval_in(got)) is not None and await on_approval(approval):
                 again = ask._replace(fields={**ask.fields, "approval": approval.id})
-                got = await _aexchange(client, again, on_output, gone_away)
+                got = await _aexchange(client, again, on_output, on_abandoned)
             step = partial(steps.send, got)
         except ReplError as error:
             step = partial(steps.throw, error)
@@ -90,7 +90,7 @@ def _exchange(client: Client, ask: ToolRequest, on_output: OnOutput | None) -> T
 
 
 async def _aexchange(
-    client: AsyncClient, ask: ToolRequest, on_output: OnOutput | None, gone_away: OnAbandoned | None
+    client: AsyncClient, ask: ToolRequest, on_output: OnOutput | None, on_abandoned: OnAbandoned | None
 ) -> ToolResponse:
     asking: list[Reply] = []
     pending: PendingRequest | None = None
@@ -106,8 +106,8 @@ async def _aexchange(
     try:
         await client.wait(pending, ask.timeout)
     except asyncio.CancelledError:
-        if ask.runs_code and gone_away is not None:
-            gone_away(pending)
+        if ask.runs_code and on_abandoned is not None:
+            on_abandoned(pending)
         raise
     return _build_response(pending, asking)
 

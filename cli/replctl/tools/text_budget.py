@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from replwire.quantities import count_of
+
 # Terminal control sequences (ECMA-48): CSI, OSC and other strings, two-character escapes.
 _ESCAPE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[ -/]*[0-~])"
@@ -85,11 +87,11 @@ def fold(text: str, budget: int, line: int, more: str = "") -> FoldedText:
     shown = [_cap(each, cap) for each in lines]
     first = _fit(shown, room // 2)
     last = _fit(reversed(shown[first:]), room - room // 2)
-    gone = len(lines) - first - last
-    if not gone:  # with this cap they fit
+    omitted = len(lines) - first - last
+    if not omitted:  # with this cap they fit
         return _join_lines(text, lines, shown)
-    cut = sum(map(len, lines[first : len(lines) - last])) + gone - 1
-    middle = _omission_mark(cut, gone, more)
+    cut = sum(map(len, lines[first : len(lines) - last])) + omitted - 1
+    middle = _omission_mark(cut, omitted, more)
     cut += sum(each.cut_chars for each in (*shown[:first], *shown[len(shown) - last :]))
     parts = [*(each.text for each in shown[:first]), middle, *(each.text for each in shown[len(shown) - last :])]
     return FoldedText("\n".join(parts), len(text) - cut, cut, _intact_prefix(lines, shown[:first]))
@@ -162,4 +164,4 @@ def _intact_prefix(lines: Sequence[str], shown: Sequence[_CappedLine]) -> int:
 
 
 def _omission_mark(characters: int, lines: int, more: str) -> str:
-    return f"…[{characters} characters in {lines} lines left out{more}]…"
+    return f"…[{count_of(characters, 'character')} in {count_of(lines, 'line')} left out{more}]…"

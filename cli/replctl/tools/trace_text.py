@@ -36,11 +36,11 @@ def fold_traceback(text: str) -> FoldedTraceback:
         if run:
             chained = any(_is_chain(each[0]) for each in blocks[number + 1 :])
             kept = [] if chained or not _ends_traceback(block) else run[-1]
-            gone = len(run) - bool(kept)
-            if gone:
-                lines.append(f"  … {gone} library frame{'s' if gone > 1 else ''}")
+            omitted = len(run) - bool(kept)
+            if omitted:
+                lines.append(f"  … {omitted} library frame{'s' if omitted > 1 else ''}")
             lines += kept
-            left_out += gone
+            left_out += omitted
             run = []
         lines += block
     return FoldedTraceback("\n".join(lines), left_out)

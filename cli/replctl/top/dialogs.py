@@ -65,8 +65,8 @@ class HelpDialog(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Create the box."""
         text = Text.assemble(("Keys\n", "bold"))
-        for keys, told in self._keys:
+        for keys, description in self._keys:
             text.append(f"\n{pad(keys, 13)}", "bold cyan")
-            text.append(told, "")
+            text.append(description, "")
         text.append("\n\nEsc to close", "dim")
         yield Vertical(Static(text), classes="dialog")

@@ -82,7 +82,7 @@ class SessionRow:
 def end_of(status: Iterable[str]) -> str:
     """Return the outcome of an eval, in the words of `eval/finished`, from the status of its reply."""
     words = set(status)
-    found = next((told for word, told in _ENDS.items() if word in words), None)
+    found = next((outcome for word, outcome in _ENDS.items() if word in words), None)
     return found or ("error" if "error" in words else "ok")
 
 

@@ -10,8 +10,9 @@ from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
 from replctl.client.result import Result
 from replctl.top.entities import EvalRow, SessionRow
-from replctl.top.model import Event, TopModel
+from replctl.top.model import TopModel
 from replctl.top.polling import CONNECTION_FAULTS, PollRequest, PollSteps, identify, poll_broker
+from replctl.top.records import Event
 from replwire.replies import Reply
 
 SESSIONS_A_ROUND = 5  # sessions polled for jobs and processor time per round
@@ -24,7 +25,7 @@ clock = time.monotonic
 
 
 class BrokerFeed:
-    """Feeds a broker's events and figures to the model. `interval` is the time between polls in seconds."""
+    """Feeds a broker's events and metrics to the model. `interval` is the time between polls in seconds."""
 
     def __init__(self, model: TopModel, connect: Callable[[], AsyncClient], interval: float) -> None:
         self.model = model

@@ -1,4 +1,4 @@
-"""Numbers formatted for narrow columns, and figures measured over time. No I/O."""
+"""Numbers formatted for narrow columns, and metrics measured over time. No I/O."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class SessionUsage:
         self.cpu_seconds, self._updated_at = cpu, now
 
     def update_from_heartbeat(self, now: float, cpu: float, memory: int) -> None:
-        """Record a heartbeat's figures, which may be older than those known."""
+        """Record a heartbeat's metrics, which may be older than those known."""
         if self.cpu_seconds is None or cpu > self.cpu_seconds:
             self.update(now, cpu, memory)
         elif memory and (
@@ -94,5 +94,5 @@ class SessionUsage:
         self.percent = 0.0 if self.cpu_seconds is not None else None
 
     def reset(self) -> None:
-        """Forget all figures, for a new worker."""
+        """Forget all metrics, for a new worker."""
         self.cpu_seconds = self.memory_bytes = self.percent = None

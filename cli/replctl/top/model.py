@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 from replctl.top.cell_text import one_line
 from replctl.top.entities import EvalRow, SessionRow, end_of, shorten_code, unix_time
-from replctl.top.formatting import Rate, format_span
+from replctl.top.formatting import format_span
+from replctl.top.records import MAX_RECENT, Event, TopRecords
 from replctl.top.scrollback import Scrollback
+from replwire.quantities import count_of
 from replwire.replies import JobEntry, SessionEntry
 
-MAX_RECENT = 200  # finished evals
-MAX_OUTPUTS = 100  # sessions with kept output; that of others is loaded again when shown
 _CODE_CHARS = 400  # characters of an eval's code
 _JOBS_CHARS = 80  # characters of code in `jobs`
-_NOTE_CHARS = 4000  # characters of an eval's value or error in the output
-
-Event = dict[str, Any]
 
 
-class TopModel:
-    """Sessions, evals and figures of a broker.
+class TopModel(TopRecords):
+    """Records of a broker, updated by its events and replies.
 
     Times in events and replies are the broker's; `now` is any monotonic clock.
     """
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.sessions: dict[str, SessionRow] = {}
-        self.active: dict[str, EvalRow] = {}
-        self.recent: deque[EvalRow] = deque(maxlen=MAX_RECENT)  # newest first
-        self.stats: dict[str, Any] = {}
-        self.agent_cpu: dict[str, float] | None = None  # seconds by agent, including exited workers
-        self.may_introspect = True  # until the broker denies `introspect`
-        self.version = ""
-        self.identity = ""
-        self.connected = True
-        self.warning = ""  # the last refusal or failure
-        self.evals = Rate(60)
-        self.refusals = Rate(60)
-        self.output = Rate(5)
-        self.revision = 0
-        self._printed_chars = 0
-        self._printing: OrderedDict[str, None] = OrderedDict()  # sessions with output, the last to print at the end
-        self._clock_offset = 0.0  # the broker's clock minus the local one
 
     def on_reconnect(self, seconds: float) -> None:
         """Mark everything known as outdated after `seconds` without a connection."""
@@ -116,27 +93,16 @@ class TopModel:
             session.usage.reset()
             session.usage_due = True
             why = one_line(event.get("why") or event.get("reason") or event.get("environment") or "")
-            told = {"reset": "reset", "lost": "worker lost", "moved": "moved"}[what]
+            text = {"reset": "reset", "lost": "worker lost", "moved": "moved"}[what]
             style = "yellow" if what == "moved" else "bold red"
-            session.output.note(f"-- {told}, epoch {session.epoch}" + (f": {why}" if why else ""), style)
+            session.output.note(f"-- {text}, epoch {session.epoch}" + (f": {why}" if why else ""), style)
         elif what == "rolled-back":
             session.epoch = event.get("epoch", session.epoch)
             why = one_line(event.get("cause") or "")
-            told = f"-- back at checkpoint {event.get('checkpoint')}, epoch {session.epoch}"
-            session.output.note(told + (f": {why}" if why else ""), "bold red" if why else "yellow")
+            text = f"-- back at checkpoint {event.get('checkpoint')}, epoch {session.epoch}"
+            session.output.note(text + (f": {why}" if why else ""), "bold red" if why else "yellow")
         elif what == "closed":
             self._drop(session.id)
-
-    def _mark_idle(self, session: SessionRow) -> None:
-        session.state, session.running = "idle", None
-        session.usage.set_idle()
-        session.usage_due = True
-
-    def _drop(self, key: str) -> None:
-        self._printing.pop(key, None)
-        if self.sessions.pop(key, None) is not None:
-            for job in [job for job in self.active.values() if job.session == key]:
-                del self.active[job.key]
 
     def _on_eval_event(self, session: SessionRow, what: str, event: Event, now: float) -> None:
         key = f"{session.id}:{event['eval']}"
@@ -168,28 +134,6 @@ class TopModel:
             job.position = event.get("position")
         elif what == "interrupt-requested" and job is not None:
             job.stopping = True
-
-    def _mark_printing(self, session: SessionRow) -> None:
-        """Mark as recently printing; drop the output of the least recently printing sessions."""
-        self._printing[session.id] = None
-        self._printing.move_to_end(session.id)
-        while len(self._printing) > MAX_OUTPUTS:
-            if (quiet := self.sessions.get(self._printing.popitem(last=False)[0])) is not None:
-                quiet.output, quiet.output_known = Scrollback(), False
-
-    def _find_ended(self, key: str) -> EvalRow | None:
-        return next((job for job in self.recent if job.key == key), None)
-
-    def _note_begin(self, session: SessionRow, job: EvalRow) -> None:
-        self._mark_printing(session)
-        if not job.header_shown:
-            job.header_shown = True
-            session.output.note(f"[{job.eval_id}] {job.code}", "bold cyan")
-
-    def _note_end(self, session: SessionRow, job: EvalRow, event: Event) -> None:
-        if not job.end_shown:
-            job.end_shown = True
-            _write_ending(session.output, event)
 
     def _on_output(self, session: SessionRow, reply: dict[str, Any], now: float) -> None:
         self._mark_printing(session)
@@ -308,49 +252,8 @@ class TopModel:
         job.header_shown = job.end_shown = False
         self._note_begin(session, job)
         if left_out:
-            output.note(f"-- {left_out} bytes not shown: replctl read {session.label} {job.eval_id}", "dim")
+            output.note(f"-- {count_of(left_out, 'byte')} not shown: replctl read {session.label} {job.eval_id}", "dim")
         for stream, text in pieces:
             output.text(text, stream, "yellow" if stream == "err" else "")
         if end is not None:
             self._note_end(session, job, end)
-
-    # --- what is asked of it ---
-
-    def broker_time(self, now: float) -> float:
-        """Return Unix seconds on the broker's clock."""
-        return now + self._clock_offset
-
-    def jobs_of(self, session: str) -> list[EvalRow]:
-        """Return the session's running and queued evals."""
-        return [job for job in self.active.values() if job.session == session]
-
-    def queued_counts(self) -> Counter[str]:
-        """Return the number of queued evals by session."""
-        return Counter(job.session for job in self.active.values() if job.state == "queued")
-
-    def running_job(self, session: SessionRow) -> EvalRow | None:
-        """Return the session's running eval, or None."""
-        return None if session.running is None else self.active.get(f"{session.id}:{session.running}")
-
-    def last_job(self, session: str) -> EvalRow | None:
-        """Return the session's running or last eval, or None."""
-        running = next((job for job in self.jobs_of(session) if job.state == "running"), None)
-        return running or next((job for job in self.recent if job.session == session), None)
-
-
-def _write_ending(output: Scrollback, event: Event) -> None:
-    """Write an eval's outcome to its session's output."""
-    output.reset_line()
-    took = f" ({event['duration-ms'] / 1000:.3g} s)" if event.get("duration-ms") is not None else ""
-    status = event.get("status")
-    if status == "ok":
-        if (value := event.get("value")) not in (None, "", "None", "undefined"):
-            for line in str(value)[:_NOTE_CHARS].splitlines():
-                output.note(f"= {line}", "green")
-        return
-    for line in (event.get("traceback") or "")[:_NOTE_CHARS].splitlines():
-        output.note(line, "red")
-    if status != "error" or not event.get("traceback"):
-        why = one_line((event.get("error") or event.get("cause") or "")[:_NOTE_CHARS])
-        lost = {"lost": "; state lost", "rolled-back": "; state rolled back"}.get(event.get("state") or "", "")
-        output.note(f"-- {status}{took}" + (f": {why}" if why else "") + lost, "bold red")

@@ -12,6 +12,7 @@ from replctl.top.cell_text import Column as TableColumn
 from replctl.top.cell_text import Line, TableRow, one_line, pad, table, width_of
 from replctl.top.scrollback import Scrollback
 from replctl.top.tables import clip
+from replwire.quantities import count_of
 
 
 class Pane(Widget):
@@ -181,7 +182,7 @@ class OutputPane(Pane):
         if not self._label:
             return self._title
         return f"{self._title} of {self._label}" + (
-            f"  {self._lines_below} lines below; G follows" if self._lines_below else ""
+            f"  {count_of(self._lines_below, 'line')} below; G follows" if self._lines_below else ""
         )
 
     def lines(self, width: int, height: int) -> list[Line]:

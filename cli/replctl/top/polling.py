@@ -33,7 +33,7 @@ def identify(model: TopModel) -> PollSteps:
 
 
 def poll_broker(model: TopModel, clock: Callable[[], float], most: int) -> PollSteps:
-    """Poll sessions and figures in one or two requests, then jobs and usage of at most `most` sessions each.
+    """Poll sessions and metrics in one or two requests, then jobs and usage of at most `most` sessions each.
 
     A refusal is kept in `model.warning`; a client that may not `introspect` is shown less.
     """
@@ -63,7 +63,7 @@ def _use_snapshots(model: TopModel, parts: dict[str, Any], clock: Callable[[], f
     now = clock()
     model.update_stats(parts.get("stats", {}), now)
     model.update_workers(parts.get("workers", {}).get("rows", []), now)
-    model.agent_cpu = parts.get("figures", {}).get("cpu-seconds", {})
+    model.agent_cpu = parts.get("metrics", {}).get("cpu-seconds", {})
 
 
 def _details(model: TopModel, clock: Callable[[], float], most: int) -> PollSteps:

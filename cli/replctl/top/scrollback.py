@@ -79,9 +79,9 @@ class Scrollback:
         self._pending.append(one)
         self._pending_chars += 1 + len(one.text)
         while self._pending_chars > MAX_CHARS and len(self._pending) > 1:
-            gone = self._pending.popleft()
-            self._pending_chars -= 1 + len(gone.text)
-            self.dropped_lines += gone.text.count("\n")
+            oldest = self._pending.popleft()
+            self._pending_chars -= 1 + len(oldest.text)
+            self.dropped_lines += oldest.text.count("\n")
 
     def _process_pending(self) -> None:
         while self._pending:

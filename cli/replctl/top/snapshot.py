@@ -14,8 +14,9 @@ from replctl.top.cell_text import Column, TableRow, plain_text, table
 from replctl.top.entities import EvalRow, SessionRow
 from replctl.top.model import TopModel
 from replctl.top.polling import CONNECTION_FAULTS, PollSteps, identify, poll_broker
+from replwire.quantities import count_of
 
-MAX_SESSIONS = 50  # sessions polled for jobs and figures
+MAX_SESSIONS = 50  # sessions polled for jobs and metrics
 MAX_JOBS = 20  # finished evals to show
 _WIDTH = 200  # maximum width
 
@@ -27,7 +28,7 @@ def take_snapshot(client: Client) -> TopModel:
         _run(client, steps)
     left = sum(not session.jobs_known and session.evals > 0 for session in model.sessions.values())
     if left and not model.warning:
-        model.warning = f"the evals of {left} sessions were not fetched"
+        model.warning = f"the evals of {count_of(left, 'session')} were not fetched"
     return model
 
 
@@ -51,8 +52,8 @@ def format_text(model: TopModel, now: float) -> Iterator[str]:
     counts = model.stats.get("counts", {})
     ended = {key.removeprefix("evals."): value for key, value in counts.items() if key.startswith("evals.")}
     refused = sum(value for key, value in counts.items() if key.startswith("refused."))
-    told = "  ".join(f"{key} {value}" for key, value in sorted(ended.items())) or "none"
-    yield f"evals {told}   refused {refused}   connections {model.stats.get('connections', 0)}"
+    ended_text = "  ".join(f"{key} {value}" for key, value in sorted(ended.items())) or "none"
+    yield f"evals {ended_text}   refused {refused}   connections {model.stats.get('connections', 0)}"
     if not model.may_introspect:
         yield f"showing what {model.identity} may see"
     if model.warning:

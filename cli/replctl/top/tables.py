@@ -234,7 +234,7 @@ def _slots(model: TopModel) -> Line:
     workers = model.stats.get("workers", {})
     line: Line = [("slots ", "dim"), ("|" * full, style), ("." * (10 - full), "dim"), (f" {taken}/{total}", "bold")]
     line += _fact("queued", str(queued), "yellow" if queued else "")
-    line += [("   workers ", "dim"), (f"{workers.get('claimed', 0)} claimed, {workers.get('warm', 0)} warm", "")]
+    line += [("   workers ", "dim"), (f"{workers.get('assigned', 0)} assigned, {workers.get('warm', 0)} warm", "")]
     if workers.get("starting"):
         line.append((f", {workers['starting']} starting", "yellow"))
     return line

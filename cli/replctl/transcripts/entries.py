@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from replctl.client.result import display_value, exit_status
+from replwire.quantities import count_of
 
 CODE_OPS = ("eval",)  # operations with code to run again; files and package tools are only named
 
@@ -80,7 +81,7 @@ class MissingEvents:
     events: int
 
     def __str__(self) -> str:
-        return f"{self.events} events are missing here"
+        return f"{count_of(self.events, 'event')} missing here"
 
 
 TranscriptPart = TranscriptEntry | StateLoss | StateRollback | MissingEvents

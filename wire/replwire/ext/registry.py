@@ -68,10 +68,10 @@ class ExtensionRegistry:
 
     def _remove(self, which: Callable[[Registration], bool]) -> int:
         kept = [each for each in self._records if not which(each)]
-        gone = len(self._records) - len(kept)
+        removed = len(self._records) - len(kept)
         self._records = kept
         self._listed.clear()
-        return gone
+        return removed
 
     def by_kind(self, kind: type[Contribution]) -> tuple[Registration, ...]:
         """Return the contributions of a kind in order. The tuple stays the same object until something changes."""

@@ -49,8 +49,8 @@ class SessionCheckpoints:
         """Note the session that the worker now belongs to."""
         self._assignment = assignment
         self._taker.limits = assignment.limits
-        if assignment.lost is not None:
-            self._report = StateReport("lost", assignment.lost)
+        if assignment.lost_cause is not None:
+            self._report = StateReport("lost", assignment.lost_cause)
         self.requests.assign(assignment, self._reason_for_none(assignment))
         self._automatic.is_on = assignment.checkpoints == "auto" and not self.requests.off
 

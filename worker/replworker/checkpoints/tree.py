@@ -92,14 +92,14 @@ class CheckpointTree:
 
     def drop(self, number: int) -> None:
         """Forget a checkpoint; what follows it contains its evals."""
-        gone = self._nodes.pop(number, None)
-        if gone is None:
+        removed = self._nodes.pop(number, None)
+        if removed is None:
             return
         for each in self._nodes.values():
             if each.parent == number:
-                each.parent, each.evals = gone.parent, [*gone.evals, *each.evals][-_MAX_EVALS:]
+                each.parent, each.evals = removed.parent, [*removed.evals, *each.evals][-_MAX_EVALS:]
         if self.base == number:
-            self.base, self.since, self.changed = gone.parent, [*gone.evals, *self.since][-_MAX_EVALS:], True
+            self.base, self.since, self.changed = removed.parent, [*removed.evals, *self.since][-_MAX_EVALS:], True
 
     def discard(self, number: int) -> None:
         """Drop a checkpoint that was never completed; its number is free again if it is the newest."""

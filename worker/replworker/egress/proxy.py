@@ -34,7 +34,7 @@ from replworker.egress.messages import (
 )
 from replworker.egress.relay import BUFFER_BYTES
 from replworker.egress.served_sandbox import ServedSandbox
-from replworker.sandbox.rights import NOBODY
+from replworker.sandbox.rights import NO_RIGHTS
 
 if TYPE_CHECKING:
     from replworker.egress.session_secrets import SecretStore
@@ -76,8 +76,8 @@ def _give_up_rights() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if os.geteuid() == 0:
         os.setgroups([])
-        os.setresgid(*[NOBODY.gid] * 3)
-        os.setresuid(*[NOBODY.uid] * 3)
+        os.setresgid(*[NO_RIGHTS.gid] * 3)
+        os.setresuid(*[NO_RIGHTS.uid] * 3)
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     _libc.prctl(_PR_SET_NAME, b"replctl-egress", 0, 0, 0)

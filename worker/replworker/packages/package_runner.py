@@ -104,12 +104,14 @@ class PackageRunner:
         Raises:
             OSError: they cannot be shown to it
         """
-        told, self._session = self._settings, session
-        if told.mount is None:
+        settings, self._session = self._settings, session
+        if settings.mount is None:
             return None
-        self._layer = layer = PackageLayer(told.paths, session, told.executable, told.mount, told.seen_as)
+        self._layer = layer = PackageLayer(
+            settings.paths, session, settings.executable, settings.mount, settings.seen_as
+        )
         if packages_of is not None:
-            layer.copy_from(told.paths, packages_of, told.broker)
+            layer.copy_from(settings.paths, packages_of, settings.broker)
         return layer.show()
 
     def start(self, request: Env, limits: Limits, write: WriteOutput, on_end: OnEnd) -> int:

@@ -19,9 +19,9 @@ class Endpoints:
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
-        self.fd_socket, parcel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.fd_socket, fd_receiver = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stdin, out, err, background, trace = (os.pipe() for _ in range(5))
-        self.inner = [stdin[0], out[1], err[1], theirs.detach(), background[1], trace[1], parcel.detach()]
+        self.inner = [stdin[0], out[1], err[1], theirs.detach(), background[1], trace[1], fd_receiver.detach()]
         self.stdin, self.out, self.err, self.background, self.trace = stdin[1], out[0], err[0], background[0], trace[0]
         os.set_blocking(trace[1], False)  # written from a signal handler, which must never wait
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

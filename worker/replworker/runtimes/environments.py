@@ -25,24 +25,24 @@ class EnvironmentUnavailable(Exception):
 class ResolvedInterpreter(NamedTuple):
     """An interpreter with its variables.
 
-    `named` is set if the session chose it rather than the operator, `kept` if it belongs to a named environment.
+    `named` is set if the session chose it rather than the operator, `managed` if it belongs to a named environment.
     """
 
     executable: str
     env: dict[str, str]
     named: bool = False
-    kept: ManagedEnvironment | None = None
+    managed: ManagedEnvironment | None = None
 
 
 def resolve_interpreter(
-    environment: str | None, interpreter: str, kept: str, env: dict[str, str], rights: Rights | None = None
+    environment: str | None, interpreter: str, root: str, env: dict[str, str], rights: Rights | None = None
 ) -> ResolvedInterpreter:
     """Resolve the interpreter of an environment.
 
     Args:
         environment: virtual environment, interpreter, project directory, `@NAME` or `@OWNER/NAME`; None for the default
         interpreter: the default interpreter
-        kept: directory of named environments, where missing ones are created
+        root: directory of named environments, where missing ones are created
         env: variables of the session
         rights: rights with which paths are opened
 
@@ -53,7 +53,7 @@ def resolve_interpreter(
         return ResolvedInterpreter(interpreter, env)
     own = None
     if environment.startswith("@"):
-        environment, rights = _ensure_environment(kept, environment[1:], interpreter), None
+        environment, rights = _ensure_environment(root, environment[1:], interpreter), None
         own = ManagedEnvironment(environment, interpreter)
     with acting_as(rights):
         return _resolve(environment, env, own)
@@ -65,7 +65,7 @@ def _resolve(environment: str, env: dict[str, str], own: ManagedEnvironment | No
     more = {"PATH": f"{os.path.dirname(executable)}{os.pathsep}{env.get('PATH', os.defpath)}"}
     if os.path.exists(os.path.join(home, "pyvenv.cfg")):
         more["VIRTUAL_ENV"] = home
-    return ResolvedInterpreter(executable, env | more, named=True, kept=own)
+    return ResolvedInterpreter(executable, env | more, named=True, managed=own)
 
 
 def _find_executable(path: str) -> str:
@@ -138,5 +138,5 @@ def _create(path: str, interpreter: str) -> None:
         raise EnvironmentUnavailable(f"the environment could not be created: {error}") from None
     if done.returncode:
         shutil.rmtree(path, ignore_errors=True)
-        said = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
-        raise EnvironmentUnavailable(f"the environment could not be created: {said}")
+        message = (done.stderr or done.stdout).decode("utf-8", "replace").strip()[-500:]
+        raise EnvironmentUnavailable(f"the environment could not be created: {message}")

@@ -21,7 +21,7 @@ from replwire.replies import Completion, ExceptionInfo, SkippedName, StackFrame,
 MAX_DISTRIBUTIONS = 5000  # that an interpreter may list
 
 
-class ClaimFrame(msgspec.Struct, tag_field="op", tag="claim", omit_defaults=True):
+class AssignFrame(msgspec.Struct, tag_field="op", tag="assign", omit_defaults=True):
     """Set working directory, environment variables, limits, and the directory of installed packages."""
 
     n: int
@@ -142,11 +142,11 @@ class ReadyFrame(_FrameEvent, frozen=True, tag="ready"):
     implementation: str
     executable: str
     pid: int  # as seen by itself
-    can: list[str] = []  # ops it supports besides claim, eval and interrupt
+    can: list[str] = []  # ops it supports besides assign, eval and interrupt
 
 
-class ClaimedFrame(_FrameEvent, frozen=True, tag="claimed"):
-    """Reply to ClaimFrame."""
+class AssignedFrame(_FrameEvent, frozen=True, tag="assigned"):
+    """Reply to AssignFrame."""
 
     n: int
     error: str | None = None
@@ -266,7 +266,7 @@ class BrokenFrame(_FrameEvent, frozen=True, tag="broken"):
 
 FrameEvent = (
     ReadyFrame
-    | ClaimedFrame
+    | AssignedFrame
     | NeedInputFrame
     | ResultFrame
     | VariablesFrame

@@ -46,7 +46,7 @@ class BubblewrapSandbox:
         run_as = self._plan.run_as
         if run_as is not None:
             private_mounts.expose_paths(
-                self._plan.open_way, self._plan.owned, run_as, self._plan.asked, self._plan.rights
+                self._plan.open_way, self._plan.owned, run_as, self._plan.requested, self._plan.rights
             )
             identity.drop_to_user(run_as)
 
@@ -91,14 +91,16 @@ class BubblewrapSandbox:
         """
         if self._helper is None or (directory is not None and not self._plan.late):
             return AttachResult("this sandbox does not support mounting a directory after its start", [])
-        usher, self._helper = self._helper, None
+        helper, self._helper = self._helper, None
         try:
             with acting_as(rights):
-                wanted = [] if directory is None else workspace.workspace_mounts(policy, directory, self._plan.kept)
+                wanted = (
+                    [] if directory is None else workspace.workspace_mounts(policy, directory, self._plan.read_only)
+                )
         except (workspace.DirectoryRefused, OSError) as error:
-            usher.stop()
+            helper.stop()
             return AttachResult(str(error), [])
-        return usher.attach(wanted, ATTACH_S, rights, listeners)
+        return helper.attach(wanted, ATTACH_S, rights, listeners)
 
     def decline_workspace(self) -> None:
         """Stop the mount helper: the session has no working directory."""

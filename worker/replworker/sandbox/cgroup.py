@@ -192,8 +192,8 @@ class Cgroup:
     def was_oom_killed(self) -> bool:
         """Return whether the kernel killed a process for lack of memory, at any limit, since the last call."""
         file = "memory.oom_control" if self._home.version == 1 else "memory.events"
-        told, self._kills = self._kills, self._read_counter(file, "oom_kill")
-        return self._kills > told
+        reported, self._kills = self._kills, self._read_counter(file, "oom_kill")
+        return self._kills > reported
 
     def has_hit_own_limit(self) -> bool:
         """Return whether the group's own memory limit was reached, rather than an outer group's or the machine's."""
@@ -234,12 +234,12 @@ def remove_orphans(home: CgroupRoot) -> int:
 
 
 def _remove(directories: Iterable[Path]) -> bool:
-    gone = True
+    removed = True
     for directory in directories:
         try:
             directory.rmdir()
         except FileNotFoundError:
             continue
         except OSError:
-            gone = False
-    return gone
+            removed = False
+    return removed

@@ -180,10 +180,10 @@ def _clone_in_userns(wanted: list[tuple[str, str]]) -> list[int | None]:
         if pid == 0:
             _clone_child(wanted, theirs)
         theirs.close()
-        said, fds = _receive_fds(ours, sum(not kind.startswith("hidden") for _, kind in wanted))
+        answer, fds = _receive_fds(ours, sum(not kind.startswith("hidden") for _, kind in wanted))
         os.waitpid(pid, 0)
-    if said[:1] != b".":
-        raise OSError(1, said[1:].decode(errors="replace") or "no user namespace to clone mounts in")
+    if answer[:1] != b".":
+        raise OSError(1, answer[1:].decode(errors="replace") or "no user namespace to clone mounts in")
     waiting = iter(fds)
     return [None if kind.startswith("hidden") else next(waiting) for _, kind in wanted]
 

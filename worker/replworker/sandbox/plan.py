@@ -54,9 +54,9 @@ _DROPPED = ("XDG_", "DBUS_", "SSH_", "GPG_")
 class SandboxUnavailable(Exception):
     """Error of a machine that cannot provide the sandbox: cause and fix."""
 
-    def __init__(self, cause: str, mend: str) -> None:
-        self.cause, self.fix = cause, mend
-        super().__init__(f"{cause}; {mend}" if mend else cause)
+    def __init__(self, cause: str, fix: str) -> None:
+        self.cause, self.fix = cause, fix
+        super().__init__(f"{cause}; {fix}" if fix else cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class SandboxPlan:
     run_as: int | None  # host user of the session, if the broker is root
     open_way: tuple[str, ...]  # host paths this user must be able to reach
     owned: tuple[str, ...]  # paths id-mapped to this user
-    asked: tuple[str, ...]  # those of both that a client named
+    requested: tuple[str, ...]  # those of both that a client named
     rights: Rights | None  # rights with which they are opened
-    kept: tuple[str, ...]  # read-only, wherever they are
+    read_only: tuple[str, ...]  # read-only, wherever they are
     late: bool  # the workspace can be mounted while it runs
     has_holder: bool  # the sandbox lasts longer than its first interpreter
 
@@ -96,7 +96,7 @@ def build_plan(
     workspace: Sequence[SandboxMount] = (),
     found: Sequence[tuple[str, str]] = (),
     slot: int = 0,
-    asked: Sequence[str] = (),
+    requested: Sequence[str] = (),
     rights: Rights | None = None,
     has_holder: bool = False,
     files: Mapping[str, str] | None = None,
@@ -107,7 +107,7 @@ def build_plan(
     `python` runs `inner` (the path of sandbox_init.py) in the sandbox; `needs` covers both and the runtime. `granted`
     are mounts of the policy's own paths, `hidden` those over secrets, as found on disk by `workspace_mounts`.
     `workspace` is for a directory known at the start, where it cannot be mounted later. `found` has paths and their
-    identities, compared again after mounting because bubblewrap follows symlinks. `asked` are the paths of `needs`
+    identities, compared again after mounting because bubblewrap follows symlinks. `requested` are the paths of `needs`
     named by a client, opened with `rights` like the workspace. With `has_holder`, the sandbox outlasts the runtime.
     `files` are further generated ones: path to contents.
     `packages` is the directory shown at PACKAGES.
@@ -150,9 +150,9 @@ def build_plan(
         run_as=run_as,
         open_way=(*needs.paths, *((packages,) if packages is not None else ())),
         owned=_visible_paths(*granted, *workspace),
-        asked=(*asked, *_visible_paths(*workspace)),
+        requested=(*requested, *_visible_paths(*workspace)),
         rights=rights,
-        kept=needs.read_only,
+        read_only=needs.read_only,
         late=machine.late_mounts and not workspace,
         has_holder=has_holder,
     )

@@ -39,7 +39,7 @@ def prepare_plan(
     home: str | None = None,
     also: tuple[str, ...] = (),
     trusted: bool = True,
-    kept: ManagedEnvironment | None = None,
+    managed: ManagedEnvironment | None = None,
     grant: Grant = workspace.EVERYTHING,
     has_holder: bool = False,
     files: Mapping[str, str] | None = None,
@@ -59,7 +59,7 @@ def prepare_plan(
         also: further paths that the runtime reads
         trusted: the operator chose the interpreter; else it may be a session's work, runs only after the limits are
             set, and may use only paths the session could have as a directory
-        kept: the broker's environment it belongs to, if any
+        managed: the broker's environment it belongs to, if any
         grant: rights of the session's owner
         files: generated files: path to contents
         has_holder: the sandbox outlasts its first interpreter, which has to report its start (see sandbox_init.py)
@@ -71,29 +71,21 @@ def prepare_plan(
     """
     home = home or os.path.expanduser("~")
     python = interpreter if runtime == "python" and trusted else os.path.realpath(sys.executable)
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     try:
         needs = runtime_paths.find_runtime_paths(
             *({interpreter, python} if trusted else {python}), more=(SANDBOX_INIT, _RUNTIMES, *also)
         )
         if not trusted:
-            theirs = _paths_of_named(policy, interpreter, kept, grant, home)
-            asked = tuple(path for path in theirs.paths if not is_within(path, needs.paths)) if kept is None else ()
+            theirs = _paths_of_named(policy, interpreter, managed, grant, home)
+            requested = (
+                tuple(path for path in theirs.paths if not is_within(path, needs.paths)) if managed is None else ()
+            )
             needs = theirs.with_paths(needs)
     except FileNotFoundError as error:
         raise SandboxUnavailable(f"{error.filename}: {error.strerror}", "use an existing interpreter") from None
     except bounded_read.Oversized as error:
         raise SandboxUnavailable(str(error), "use another environment") from None
-    for path in (*policy.readable_paths, *policy.writable_paths):
-        if not os.path.exists(path):
-            raise SandboxUnavailable(
-                f"{path}, which is granted to sessions, does not exist", "create it or correct the setting"
-            )
-    granted = [
-        mount
-        for path in (*policy.readable_paths, *policy.writable_paths)
-        for mount in workspace.workspace_mounts(policy, path, needs.read_only, writable=path in policy.writable_paths)
-    ]
     run_as = identity.uid_for(slot) if machine.uid == 0 else None
     return plans.build_plan(
         policy,
@@ -103,12 +95,12 @@ def prepare_plan(
         python=python,
         inner=SANDBOX_INIT,
         env=env,
-        granted=granted,
+        granted=_granted_mounts(policy, needs.read_only),
         found=() if trusted else [(path, _file_identity(path)) for path in needs.paths],
         hidden=_hidden_mounts(policy, home, run_as, needs.paths),
         workspace=_initial_mounts(policy, directory, needs.read_only, grant),
         slot=slot,
-        asked=asked,
+        requested=requested,
         rights=grant.rights,
         has_holder=has_holder,
         files=files,
@@ -116,8 +108,23 @@ def prepare_plan(
     )
 
 
+def _granted_mounts(policy: Policy, read_only: tuple[str, ...]) -> list[workspace.SandboxMount]:
+    """Return the mounts of the paths that the policy grants to every session."""
+    paths = (*policy.readable_paths, *policy.writable_paths)
+    for path in paths:
+        if not os.path.exists(path):
+            raise SandboxUnavailable(
+                f"{path}, which is granted to sessions, does not exist", "create it or correct the setting"
+            )
+    return [
+        mount
+        for path in paths
+        for mount in workspace.workspace_mounts(policy, path, read_only, writable=path in policy.writable_paths)
+    ]
+
+
 def _paths_of_named(
-    policy: Policy, interpreter: str, kept: ManagedEnvironment | None, grant: Grant, home: str
+    policy: Policy, interpreter: str, managed: ManagedEnvironment | None, grant: Grant, home: str
 ) -> runtime_paths.RuntimePaths:
     """Find the paths of an interpreter that the operator did not choose, as its owner sees them.
 
@@ -131,19 +138,19 @@ def _paths_of_named(
         with acting_as(grant.rights):
             return _may_have_workspace(policy, path, grant.home or home, grant)
 
-    with acting_as(grant.rights if kept is None else None):
+    with acting_as(grant.rights if managed is None else None):
         found = runtime_paths.find_runtime_paths(interpreter, may_read=may_read)
-    if kept is None:
+    if managed is None:
         own: tuple[str, ...] = (*policy.readable_paths, *policy.writable_paths)
         for path in found.paths:
             if not is_within(path, own):
                 workspace.check_owner_directories(grant, path, path)
     elif grant.is_restricted:
-        own = (kept.directory, *runtime_paths.find_runtime_paths(kept.interpreter).paths)
+        own = (managed.directory, *runtime_paths.find_runtime_paths(managed.interpreter).paths)
         strange = [path for path in found.paths if not is_within(path, own) and not may_read(path)]
         if strange:
             raise workspace.DirectoryRefused(
-                f"{kept.directory} builds on {strange[0]}, which does not belong to the broker"
+                f"{managed.directory} builds on {strange[0]}, which does not belong to the broker"
             )
     return found
 
@@ -181,11 +188,11 @@ def _hidden_mounts(
 ) -> list[workspace.SandboxMount]:
     """Return mounts that hide secrets, except those the session's user cannot reach anyway."""
     if policy.read == "host":
-        taboo, roots = (*plans.secret_paths(home), *policy.hidden_paths), ["/"]
+        secrets, roots = (*plans.secret_paths(home), *policy.hidden_paths), ["/"]
     else:
-        taboo, roots = tuple(policy.hidden_paths), list(reached)
+        secrets, roots = tuple(policy.hidden_paths), list(reached)
     found = []
-    for path in workspace.outermost_existing(map(os.path.realpath, taboo)):
+    for path in workspace.outermost_existing(map(os.path.realpath, secrets)):
         root = next((root for root in roots if is_within(path, [root])), None)
         if root is not None and (run_as is None or private_mounts.first_closed_dir(path, run_as, root) is None):
             found.append(workspace.hide(path))

@@ -23,17 +23,17 @@ _libc = ctypes.CDLL(None)
 
 
 def expose_paths(
-    paths: Iterable[str], owned: Iterable[str], uid: int, asked: Sequence[str] = (), rights: Rights | None = None
+    paths: Iterable[str], owned: Iterable[str], uid: int, requested: Sequence[str] = (), rights: Rights | None = None
 ) -> None:
     """Expose `paths` to a user without groups, in the calling process's mount namespace, permanently.
 
-    `owned` paths are id-mapped to the user, where the host's owner is another user. Paths in `asked`, named by a
+    `owned` paths are id-mapped to the user, where the host's owner is another user. Paths in `requested`, named by a
     client, are opened with that client's `rights` and shown with no others.
 
     Raises:
         OSError: a path cannot be opened or mounted
     """
-    mine = {*owned, *(asked if rights is not None else ())}
+    mine = {*owned, *(requested if rights is not None else ())}
     everything = {path: path in mine for path in (*paths, *owned)}
     mounts.unshare(mounts.CLONE_NEWNS)
     mounts.make_private()
@@ -42,7 +42,7 @@ def expose_paths(
     trees = {}
     for path, adopted in everything.items():
         if adopted or covers[path]:
-            theirs = rights if path in asked else None
+            theirs = rights if path in requested else None
             trees[path] = clone_tree(path, theirs)
             if adopted:
                 owners.map_tree(trees[path], theirs)
@@ -158,18 +158,18 @@ def die_with(parent: int) -> None:
 
 def _user_namespace(uid_map: str, gid_map: str) -> int:
     """Create an empty user namespace with these maps and return its descriptor."""
-    ready, told = os.pipe()
+    ready, answer = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         try:
             mounts.unshare(mounts.CLONE_NEWUSER)
             die_with(parent)
-            os.write(told, b"1")
+            os.write(answer, b"1")
             signal.pause()
         finally:
             os._exit(1)
-    os.close(told)
+    os.close(answer)
     try:
         if not os.read(ready, 1):
             raise OSError(1, "no user namespace for an id map")

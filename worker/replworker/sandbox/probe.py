@@ -87,8 +87,10 @@ def _run_selftest(
     fd = os.open(order["workspace"], os.O_RDONLY | os.O_DIRECTORY)
     try:
         confined = BubblewrapSandbox(plan, extra=(fd,))
-        told = {**order, "fd": FIRST_FD + len(confined.fds) - 1}
-        child = InterpreterProcess(InterpreterCommand([python, "-I", SELFTEST, json.dumps(told)], plan.env, confined))
+        arguments = {**order, "fd": FIRST_FD + len(confined.fds) - 1}
+        child = InterpreterProcess(
+            InterpreterCommand([python, "-I", SELFTEST, json.dumps(arguments)], plan.env, confined)
+        )
     finally:
         os.close(fd)
     try:
@@ -104,8 +106,8 @@ def _run_selftest(
         try:
             return evaluate(plan.policy, json.loads(out), outside, required), late_error
         except (ValueError, KeyError, TypeError):
-            said = (err or out)[-500:].strip()
-            return failed_report(f"the self-test did not finish: {_wait_for_exit(child)}: {said}", "", required), None
+            text = (err or out)[-500:].strip()
+            return failed_report(f"the self-test did not finish: {_wait_for_exit(child)}: {text}", "", required), None
     finally:
         _reap(child, confined)
 

@@ -111,9 +111,9 @@ def evaluate(
     return SandboxReport({layer: held[layer] for layer in LAYERS if layer in held}, missing, required)
 
 
-def failed_report(cause: str, mend: str, required: tuple[str, ...] = REQUIRED) -> SandboxReport:
+def failed_report(cause: str, fix: str, required: tuple[str, ...] = REQUIRED) -> SandboxReport:
     """Return a report without any observed layer."""
-    return SandboxReport({}, [MissingLayer("sandbox", cause, mend)], (*required, "sandbox"))
+    return SandboxReport({}, [MissingLayer("sandbox", cause, fix)], (*required, "sandbox"))
 
 
 def _layers_that_hold(policy: Policy, seen: dict[str, Any], outside: HostObservation) -> dict[str, bool]:
@@ -177,25 +177,27 @@ class HostSettings:
 
 def explain_failure(error: str, host: HostSettings) -> tuple[str, str]:
     """Explain a bubblewrap error: cause and fix on this host."""
-    said = error.strip().splitlines()[-1] if error.strip() else "no message"
-    if "Unknown option" in said:
-        return f"bubblewrap is too old: {said}", "install version 0.7 or later"
-    if "Can't mount proc" in said:
-        return f"/proc is masked: {said}", "in docker: --security-opt systempaths=unconfined"
-    if host.apparmor_restricts and ("uid map" in said or "Permission denied" in said or "not permitted" in said):
+    message = error.strip().splitlines()[-1] if error.strip() else "no message"
+    if "Unknown option" in message:
+        return f"bubblewrap is too old: {message}", "install version 0.7 or later"
+    if "Can't mount proc" in message:
+        return f"/proc is masked: {message}", "in docker: --security-opt systempaths=unconfined"
+    if host.apparmor_restricts and (
+        "uid map" in message or "Permission denied" in message or "not permitted" in message
+    ):
         return (
-            f"AppArmor strips user namespaces: {said}",
+            f"AppArmor strips user namespaces: {message}",
             "load a profile for bwrap that allows userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
         )
     if host.unprivileged_userns_clone == 0:
-        return f"user namespaces are off: {said}", "sysctl kernel.unprivileged_userns_clone=1"
+        return f"user namespaces are off: {message}", "sysctl kernel.unprivileged_userns_clone=1"
     if host.max_user_namespaces == 0:
-        return f"user namespaces are off: {said}", "sysctl user.max_user_namespaces=10000"
-    if "namespace" in said or "not permitted" in said:
+        return f"user namespaces are off: {message}", "sysctl user.max_user_namespaces=10000"
+    if "namespace" in message or "not permitted" in message:
         if host.container:
             return (
-                f"this is a {host.container} container, and it forbids namespaces: {said}",
+                f"this is a {host.container} container, and it forbids namespaces: {message}",
                 "docker or podman: --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
             )
-        return f"namespaces are forbidden here: {said}", "allow unprivileged user namespaces for the broker's user"
-    return f"bubblewrap could not start: {said}", "see its message"
+        return f"namespaces are forbidden here: {message}", "allow unprivileged user namespaces for the broker's user"
+    return f"bubblewrap could not start: {message}", "see its message"

@@ -21,7 +21,7 @@ class Rights(NamedTuple):
     groups: tuple[int, ...] = ()
 
 
-NOBODY = Rights(65534, 65534)
+NO_RIGHTS = Rights(65534, 65534)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,10 @@ def in_child(action: Callable[[], object]) -> str:
         os.write(back, attempt(action).encode())
         os._exit(0)
     os.close(back)
-    said = os.read(out, 100).decode()
+    text = os.read(out, 100).decode()
     os.close(out)
     os.waitpid(pid, 0)
-    return said
+    return text
 
 
 def try_walk(fd: int, path: str) -> str:

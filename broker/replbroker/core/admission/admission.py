@@ -59,7 +59,7 @@ class Admission:
     def revoke(self, peers: Iterable[Peer]) -> None:
         """Make peers anonymous whose key or token is no longer valid, and end everything they wait for."""
         state = self._state
-        why = "this key or token is no longer known"
+        why = "this key or token was revoked"
         for peer in peers:
             end_subscriptions(state, state.bus.subscriptions_of(peer), ["done", "error", "unauthorized"], why)
             detach_peer(state, self._teardown, peer)

@@ -31,7 +31,7 @@ def check_rate(state: BrokerState, peer: Peer, body: bytes, now: float) -> None:
     identity = state.access.identity_of(peer)
     # Connections of the broker's own user count apart; strangers too, else one could keep another from its `hello`.
     alone = identity == state.config.broker_user or identity == ANONYMOUS
-    key, whose = (peer, None) if alone else (identity, identity)
+    key, quota_of = (peer, None) if alone else (identity, identity)
     window = state.rate_windows.get(key)
     if window is None:
         window = state.rate_windows[key] = SlidingWindow()
@@ -40,7 +40,7 @@ def check_rate(state: BrokerState, peer: Peer, body: bytes, now: float) -> None:
         if _is_control(body) and window.try_acquire_control(state.limits.control_rate_per_min, now):
             return
         raise state.limit_error(
-            "rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry, quota_of=whose
+            "rate-limited", "rate-limit-per-min", "Rate limit exceeded", retry_after_ms=retry, quota_of=quota_of
         )
     if len(body) > _UNCOUNTED_BYTES and (per_s := state.limits.max_request_bytes_per_s):
         _check_bytes(state, peer, window.bytes, len(body), per_s, now)

@@ -154,4 +154,4 @@ class AccessControl:
     def check_owner(self, session: Session, peer: Peer) -> None:
         """Raise RequestError `forbidden` for everybody but its owner and admins."""
         if self.identity_of(peer) != session.owner and not self.is_admin(peer):
-            raise RequestError("forbidden", f"session {self.name_for(session, peer)} belongs to somebody else")
+            raise RequestError("forbidden", f"session {self.name_for(session, peer)} belongs to another user")

@@ -57,7 +57,7 @@ class _QuotaExceeded(NamedTuple):
 
     limit: str
     value: int
-    whose: str | None
+    holder: str | None
 
 
 class _ResourceUsage:
@@ -168,13 +168,13 @@ class Quotas:
         """
         exceeded = self._find_exceeded(resource, holder)
         if exceeded is not None:
-            whose = "" if exceeded.whose is None else f" for {exceeded.whose}"
+            suffix = "" if exceeded.holder is None else f" for {exceeded.holder}"
             raise RequestError(
                 resource.word,
-                f"{resource.err}{whose} ({exceeded.limit} = {exceeded.value})",
+                f"{resource.err}{suffix} ({exceeded.limit} = {exceeded.value})",
                 limit=exceeded.limit,
                 limit_value=exceeded.value,
-                quota_of=exceeded.whose,
+                quota_of=exceeded.holder,
                 **fields,
             )
 

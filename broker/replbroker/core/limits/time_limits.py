@@ -8,7 +8,7 @@ from replwire.agents import AgentRule
 from replwire.limits import Limits
 from replwire.ops import Queueable
 
-_MORE_TIME = "ask for more time with `timeout-ms`, or send `wait-ms` and read the answer later"
+_MORE_TIME = "raise `timeout-ms`, or use `wait-ms` to run the code in the background"
 
 
 class TimeLimit(NamedTuple):
@@ -30,19 +30,19 @@ class TimeLimit(NamedTuple):
         """Return a sentence for the client when the time is over."""
         if self.maximum is None:
             return _MORE_TIME
-        return f"{self._bound()}: {self._more()}"
+        return f"{self._bound()}; {self._more()}"
 
     def with_notice(self, asked_ms: int) -> TimeLimit:
         """Return the same limit with a notice that the request asked for more."""
-        return self._replace(notice=f"`timeout-ms` {asked_ms} is cut: {self._bound()}; {self._more()}")
+        return self._replace(notice=f"`timeout-ms` {asked_ms} is reduced: {self._bound()}; {self._more()}")
 
     def _bound(self) -> str:
-        return f"{self.ms} ms is the most here ({self.maximum})"
+        return f"the limit is {self.ms} ms ({self.maximum})"
 
     def _more(self) -> str:
         if self.longest_ms > self.ms:
-            return f"with `wait-ms` it may run for {self.longest_ms} ms, and its answer is read later"
-        return "run it in smaller parts, or have the operator raise that"
+            return f"use `wait-ms` to run the code in the background for up to {self.longest_ms} ms"
+        return "run it in smaller parts, or ask the operator to raise the limit"
 
 
 def time_limit(request: Queueable, limits: Limits, rule: AgentRule | None) -> TimeLimit:

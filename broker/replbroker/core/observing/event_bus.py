@@ -136,7 +136,7 @@ class EventBus:
         more: Callable[[], dict[str, Any]] | None = None,
         **fields: Any,
     ) -> None:
-        """Number an event. `deliver` builds it, after the replies of this call were sent.
+        """Assign an event its number. `deliver` builds it, after the replies of this call were sent.
 
         Args:
             kind: The type of the event.

@@ -34,9 +34,9 @@ def take_snapshots(state: BrokerState, pool: WorkerPool, name: str | None, now: 
         "quotas": lambda: views.quotas(state),
         "sessions": lambda: _rows(views.session_entry(state, session, now) for session in state.sessions),
         "workers": lambda: _rows(_worker(worker, now) for worker in pool.workers.values()),
-        "gate": lambda: {"slots": semaphore.capacity, "taken": semaphore.in_use, "waiting": len(semaphore)},
+        "eval-semaphore": lambda: {"slots": semaphore.capacity, "taken": semaphore.in_use, "waiting": len(semaphore)},
         "subscriptions": lambda: _rows(map(_subscription, state.bus.all())),
-        "figures": lambda: state.emitter.metrics.snapshot(),
+        "metrics": lambda: state.emitter.metrics.snapshot(),
         "limits": lambda: msgspec.to_builtins(state.limits),
         **state.introspectors,
     }

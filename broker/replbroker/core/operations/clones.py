@@ -33,7 +33,7 @@ class CloneOps:
         if request.type == "heavy":
             raise RequestError("not-supported", "heavy clones, which copy the process itself, do not exist")
         if request.wait_ms is not None:
-            raise RequestError("invalid-request", "clone does not take wait-ms: nobody could read its answer later")
+            raise RequestError("invalid-request", "clone does not accept wait-ms: its answer could not be read later")
         if (why := name_error("session", request.name)) is not None:
             raise RequestError("invalid-request", why)
         source, principal = self._state.lookup.get(request, peer), self._state.access.principal_of(peer)

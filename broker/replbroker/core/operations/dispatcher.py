@@ -104,8 +104,8 @@ class OperationDispatcher:
         state, kind = self._state, type(request)
         identity = state.access.identity_of(peer)
         if identity == ANONYMOUS and kind not in _ANONYMOUS_OPS:
-            hint = "line clients say `hello` with a token, ZeroMQ clients come with a key (replctl keys)"
-            raise RequestError("unauthorized", "nobody vouches for this client", hint=hint)
+            hint = "JSON-lines clients send `hello` with a token, ZeroMQ clients use a key (replctl keys)"
+            raise RequestError("unauthorized", "this client is not authenticated", hint=hint)
         rule = state.config.agents.rule(request.agent, request.binding)
         if rule is not None and not rule.enabled:
             raise RequestError("forbidden", f"agent {request.agent or 'without a name'} is not enabled here")
@@ -139,7 +139,7 @@ class OperationDispatcher:
 
     @staticmethod
     def _plan_mode_error(err: str, **fields: Any) -> RequestError:
-        hint = "look and ask; `set-mode` to `normal` lets a session change again"
+        hint = "only read-only requests are allowed; `set-mode` with `normal` ends plan mode"
         return RequestError("plan-mode", err, hint=hint, **fields)
 
     # --- the broker ---

@@ -69,7 +69,7 @@ class EnvironmentOps:
         return RequestError(
             "environment-in-use",
             f"sessions have environment {environment}: {', '.join(shown)}{more}",
-            hint="close them, or move them away with `env`",
+            hint="close them, or switch them to another environment with `env`",
         )
 
     def _removal_timed_out(self, environment: str, removal: EnvironmentRemoval) -> None:

@@ -137,7 +137,7 @@ class EvalOps:
     def _answer_repeat(self, task: EvalTask, request: wire.Eval, peer: Peer, now: float) -> None:
         """Answer a repeated idempotency key with the output and result of its one eval, as `read` would."""
         if self._state.sessions.find_by_id(task.session.id) is None:
-            err = f"the key's eval ended ({' '.join(task.status)}) and its session is gone"
+            err = f"the key's eval ended ({' '.join(task.status)}) and its session was closed"
             raise RequestError("eval-not-found", err, eval_id=task.eval_id)
         longest = self._state.limits.max_wait_ms
         wait_ms = longest if request.wait_ms is None else min(request.wait_ms, longest)

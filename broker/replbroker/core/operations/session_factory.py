@@ -18,7 +18,7 @@ from replwire.ops import OpensSession, Request
 from replwire.policy import SandboxOverrides
 from replwire.requests import unknown_field_message
 
-_CLOSE_HINT = "close a session that is not needed (`ls-sessions`, `close`): open ones do not end by waiting"
+_CLOSE_HINT = "`ls-sessions` lists sessions and `close` ends one; open sessions do not end by waiting"
 
 
 def check_path(label: str, path: str) -> None:
@@ -175,7 +175,7 @@ class SessionFactory:
             raise RequestError("runtime-not-allowed", f"{label} may open {allowed} sessions, not {spec.runtime}")
         held = sum((each.agent, each.owner) == (request.agent, owner) for each in self._state.sessions)
         if held >= rule.max_sessions:
-            err = f"{label} has as many sessions as it may (max-sessions = {rule.max_sessions}): close one"
+            err = f"{label} has reached its session limit (max-sessions = {rule.max_sessions}): close one"
             fields = {"limit": "max-sessions", "limit_value": rule.max_sessions, "hint": _CLOSE_HINT}
             raise RequestError("session-limit-reached", err, **fields)
 

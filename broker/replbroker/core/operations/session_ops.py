@@ -75,7 +75,7 @@ class SessionOps:
             raise RequestError("invalid-request", f'new-session "name": {why}')
         key = self._state.lookup.key(name, request, self._state.access.identity_of(peer))
         if self._state.sessions.find_by_name(key) is not None:
-            hint = "send `if-exists`: `reuse` to get the one there is"
+            hint = "send `if-exists`: `reuse` to use the existing session"
             raise RequestError("session-already-exists", f"Session already exists: {name}", hint=hint)
 
     # --- environments ---

@@ -134,7 +134,7 @@ def stats(state: BrokerState, pool: WorkerPool, now: float, identity: str | None
         "quotas": quotas(state, identity),
         "workers": pool.count_by_state(),
         "memory": state.memory.as_stats(),
-        "troubles": list(state.problems),
+        "problems": list(state.problems),
         "counts": dict(state.counts),
         "deadlines": len(state.deadlines),
         "routes": len(state.routes),

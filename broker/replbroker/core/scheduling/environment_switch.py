@@ -49,7 +49,7 @@ class EnvironmentSwitch:
         self._teardown.pool.transfer(replacement, session)
         session.replacement = None
         session.transition("take")
-        session.transition("claimed")
+        session.transition("assigned")
         session.was_ready = True
         state.emitter.emit_session_moved(session)
         result = "lost" if had_worker else "kept"

@@ -119,7 +119,7 @@ class EvalScheduler:
 
     def _queue_timed_out(self, task: EvalTask, wait_ms: int, now: float) -> None:
         err = f"eval timed out after {wait_ms} ms in the queue and never ran"
-        hint = "another eval of the session, or the limit of concurrent evals, held it up"
+        hint = "it waited for another eval of the session, or for a free slot"
         status = ["done", "error", "timeout"]
         self.lifecycle.end_waiting(task, status, err, now, state="kept", max_eval_time_ms=wait_ms, hint=hint)
         self.lifecycle.advance(task.session, now)
@@ -154,7 +154,7 @@ class EvalScheduler:
             self.switch.commit(session, now)
             return
         self.pool.delete_snapshot(session)
-        session.transition("claimed")
+        session.transition("assigned")
         session.was_ready, session.lost_cause, session.cwd_unavailable = True, None, assigned.notice is not None
         for waiter in session.waiters:
             self._answer_waiter(waiter, session, assigned)

@@ -24,7 +24,7 @@ from replwire.ops import Env, LoadFile, Queueable
 from replwire.replies import Approval
 
 _MAX_APPROVALS = 1000  # open at once; the oldest is dropped
-_APPROVAL_HINT = "a person may allow it: the same request with `approval` set to its id"
+_APPROVAL_HINT = "a person can approve it: send the same request with `approval` set to its id"
 
 
 class _OpenApproval(NamedTuple):

@@ -20,7 +20,7 @@ _MAX_START_FAILURES_NAMED = 1  # the same for an environment named by a client: 
 
 STARTING: Final = "starting"
 WARM: Final = "warm"
-ASSIGNED: Final = "claimed"
+ASSIGNED: Final = "assigned"
 
 
 class StartFailureHandler(Protocol):
@@ -104,7 +104,7 @@ class WorkerPool:
             cwd_needed=session.cwd_needed,
             env=session.env,
             limits=session.limits,
-            lost=session.lost_cause,
+            lost_cause=session.lost_cause,
             ephemeral=session.ephemeral,
             restore=session.snapshot_path,
             network=self._state.config.sandbox.network_rules(session.spec.sandbox_overrides),

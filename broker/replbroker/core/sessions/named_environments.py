@@ -55,7 +55,7 @@ class NamedEnvironments:
         """Return the environment that `@NAME`, or `@OWNER/NAME`, of this identity is. Raises RequestError."""
         owner, environment = self._parse(asked, identity)
         if owner != identity:
-            raise RequestError("forbidden", f"environment {asked} belongs to somebody else")
+            raise RequestError("forbidden", f"environment {asked} belongs to another user")
         self._check_staying(environment)
         return environment
 

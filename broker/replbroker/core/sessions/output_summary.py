@@ -59,12 +59,12 @@ class OutputSummary:
         value: The message with the value, encoded by the worker.
     """
 
-    __slots__ = ("_bodies", "_kept", "_max_bytes", "_skipped", "bytes", "final", "messages", "value")
+    __slots__ = ("_bodies", "_max_bytes", "_skipped", "_stored_bytes", "bytes", "final", "messages", "value")
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bodies: deque[bytes] | None = None  # most evals have no output
-        self._kept = 0
+        self._stored_bytes = 0
         self._skipped = False
         self.value = b""
         self.final: bytes | _Final = _NO_FINAL
@@ -86,10 +86,10 @@ class OutputSummary:
         if self._bodies is None:
             self._bodies = deque()
         self._bodies.append(body)
-        self._kept += len(body)
+        self._stored_bytes += len(body)
         # JSON may double the text.
-        while len(self._bodies) > 1 and (self._kept > self._max_bytes * 2 or len(self._bodies) > _MAX_MESSAGES):
-            self._kept -= len(self._bodies.popleft())
+        while len(self._bodies) > 1 and (self._stored_bytes > self._max_bytes * 2 or len(self._bodies) > _MAX_MESSAGES):
+            self._stored_bytes -= len(self._bodies.popleft())
             self._skipped = True
 
     def set_broker_final(self, err: str | None, cause: str | None, state: str | None) -> None:

@@ -25,7 +25,7 @@ _RECENT_MOVES = 8  # that the error for an invalid transition names
 # docs/concepts.md draws this table.
 TRANSITIONS: Final[dict[tuple[str, str], str]] = {
     (VACANT, "take"): STARTING,
-    (STARTING, "claimed"): IDLE,
+    (STARTING, "assigned"): IDLE,
     (IDLE, "dispatch"): BUSY,
     (BUSY, "finish"): IDLE,
     (STARTING, "lose"): VACANT,

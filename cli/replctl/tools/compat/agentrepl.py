@@ -101,7 +101,7 @@ def activate(a: AgentReplActivateArgs, at: ToolContext) -> ToolCall:
     fields = {"session": a.session, "action": "activate", "path": a.path}
     made = ""
     try:
-        told = yield from inspection.environment(fields)
+        switched = yield from inspection.environment(fields)
     except ReplError as error:
         if error.code != "environment-failed":
             raise
@@ -110,9 +110,9 @@ def activate(a: AgentReplActivateArgs, at: ToolContext) -> ToolCall:
         if not result.ok:
             raise
         made = f"Created a new environment in {a.path}\n"
-        told = yield from inspection.environment(fields)
-    told.text = f"{made}Activated project: {told.structured.get('environment') or a.path}\n{told.text}"
-    return told
+        switched = yield from inspection.environment(fields)
+    switched.text = f"{made}Activated project: {switched.structured.get('environment') or a.path}\n{switched.text}"
+    return switched
 
 
 def _make_environment(path: str) -> str:

@@ -121,11 +121,11 @@ def _exec(a: NexoArgs, at: ToolContext) -> ToolCall:
 def _read(a: NexoArgs, at: ToolContext) -> ToolCall:
     assert a.session_id is not None
     memory = _recall(at, a.session_id)
-    told = yield from _drain(a.session_id, memory)
+    output = yield from _drain(a.session_id, memory)
     between = yield from _read_output(a.session_id, 0, memory.background)  # printed by threads and children
     memory.background = between.offset or memory.background
-    told.out += between.out
-    return _build_result(memory, told)
+    output.out += between.out
+    return _build_result(memory, output)
 
 
 def _kill(a: NexoArgs, at: ToolContext) -> ToolCall:
@@ -164,7 +164,7 @@ def _recall(at: ToolContext, session: str) -> NexoSession:
 
 def _drain(session: str, memory: NexoSession) -> Generator[ToolRequest, ToolResponse, NexoOutput]:
     """Return the new output of all evals that have some, oldest first, and remember those that still run."""
-    told = NexoOutput()
+    output = NexoOutput()
     running: list[NexoCursor] = []
     for cursor in memory.unread:
         try:
@@ -173,11 +173,11 @@ def _drain(session: str, memory: NexoSession) -> Generator[ToolRequest, ToolResp
             if error.code == "session-not-found":
                 raise
             continue  # its output is not kept any more
-        told = _combine(told, result)
+        output = _combine(output, result)
         if result.running:
             running.append(NexoCursor(cursor.eval_id, result.offset or cursor.offset))
     memory.unread = running
-    return told
+    return output
 
 
 def _read_output(session: str, eval_id: int, offset: int) -> Generator[ToolRequest, ToolResponse, Result]:
@@ -208,15 +208,15 @@ def _combine(before: NexoOutput, result: Result) -> NexoOutput:
     return NexoOutput(before.out + out, before.err + err, timed_out, _exit_code(result))
 
 
-def _build_result(memory: NexoSession, told: NexoOutput) -> ToolResult:
-    out, err = clean(told.out).text, clean(told.err).text
+def _build_result(memory: NexoSession, output: NexoOutput) -> ToolResult:
+    out, err = clean(output.out).text, clean(output.err).text
     memory.output_len += len(out) + len(err)
     return _json_result(
         {
             "stdout": out[-MAX_OUTPUT:],
             "stderr": err[-MAX_OUTPUT:],
-            "timed_out": told.timed_out,
-            "exit_code": told.exit_code,
+            "timed_out": output.timed_out,
+            "exit_code": output.exit_code,
         }
     )
 

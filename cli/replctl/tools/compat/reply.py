@@ -152,18 +152,22 @@ def _run(op: str, fields: dict[str, Any], at: ToolContext) -> ToolCall:
     """Run code and render the result with REPLy's precedence: timeout, interrupted, error, success."""
     result, _ = yield from run_code(op, fields, at.settings.wait if at.settings.wait < WAIT_SECONDS else WAIT_SECONDS)
     status = status_of(result)
-    told = EvalRenderer(result, at.settings, at.calls).render()
+    rendered = EvalRenderer(result, at.settings, at.calls).render()
     if status == "timeout":
-        return ToolResult(text="Evaluation timed out", structured=told.structured, error=True)
+        return ToolResult(text="Evaluation timed out", structured=rendered.structured, error=True)
     if status == "interrupted":
-        return ToolResult(text="Interrupted", structured=told.structured, error=True)
+        return ToolResult(text="Interrupted", structured=rendered.structured, error=True)
     if status in ("running", "lost", "reset", "rolled-back"):
-        return told
+        return rendered
     parts = list(_blocks(result))
     rooms = split_budget([len(part) for part in parts], at.settings.budget)
     blocks = [fold(part, room, at.settings.line).text for part, room in zip(parts, rooms, strict=True)]
     return ToolResult(
-        text="\n".join(blocks), blocks=blocks, structured=told.structured, images=told.images, error=told.error
+        text="\n".join(blocks),
+        blocks=blocks,
+        structured=rendered.structured,
+        images=rendered.images,
+        error=rendered.error,
     )
 
 
@@ -271,5 +275,7 @@ TOOLS = (
     ),
 )
 
-INSTRUCTIONS = "Persistent sessions. Omitting `session` uses one that stays; `ephemeral` uses a throw-away one."
+INSTRUCTIONS = (
+    "Persistent sessions. Omitting `session` uses one that stays; `ephemeral` uses one that ends with the eval."
+)
 CALLS = FollowUps(read="julia_eval")

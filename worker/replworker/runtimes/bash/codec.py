@@ -92,18 +92,18 @@ class BashCodec:
             except (IndexError, TypeError, ValueError) as error:
                 raise ProtocolError(f"sent a malformed {message.tag}") from error
             answer += self._send_next()
-        said, self._events = self._events, []
-        return [frames.encode(event) for event in said], answer
+        events, self._events = self._events, []
+        return [frames.encode(event) for event in events], answer
 
     # --- to bash ---
 
     def _build_request(self, frame: RequestFrame) -> _PendingRequest:
         if isinstance(frame, frames.EvalFrame):
             return self._build_eval(frame)
-        if isinstance(frame, frames.ClaimFrame):
+        if isinstance(frame, frames.AssignFrame):
             pairs = [f"{name}={value}" for name, value in frame.env.items() if _is_settable(name)]
             return _PendingRequest(
-                frame, BashRequest("claim", texts=(encode_text(frame.cwd or ""), *map(encode_text, pairs)))
+                frame, BashRequest("assign", texts=(encode_text(frame.cwd or ""), *map(encode_text, pairs)))
             )
         if isinstance(frame, frames.CompleteFrame):
             words = plan_completion(frame.code, frame.pos)
@@ -250,9 +250,9 @@ class BashCodec:
 
     def _build_event(self, asking: _PendingRequest, fields: list[str]) -> frames.FrameEvent:
         frame = asking.frame
-        if isinstance(frame, frames.ClaimFrame):
+        if isinstance(frame, frames.AssignFrame):
             self._initial, self._options = self._names, (fields[1], fields[2])
-            return frames.ClaimedFrame(frame.n, fields[0][: result_frames.MESSAGE_CHARS] or None)
+            return frames.AssignedFrame(frame.n, fields[0][: result_frames.MESSAGE_CHARS] or None)
         if isinstance(frame, frames.VarsFrame):
             names = sorted(self._user_variables())
             rows = [describe(name, self._names.variables[name]) for name in names[: min(max(frame.max, 0), 1000)]]
@@ -260,8 +260,8 @@ class BashCodec:
         if isinstance(frame, frames.ClearFrame):
             self._values = "values"
             before, now = asking.before, self._names
-            gone = before.variables.keys() - now.variables.keys()
-            return frames.ClearedFrame(frame.n, len(gone) + len(before.functions - now.functions))
+            cleared = before.variables.keys() - now.variables.keys()
+            return frames.ClearedFrame(frame.n, len(cleared) + len(before.functions - now.functions))
         if isinstance(frame, frames.CompleteFrame):
             assert asking.words is not None
             items = collect_completions(asking.words, fields, max(frame.max, 0))

@@ -51,7 +51,7 @@ __replctl_next() {
                 __replctl_running=restore __replctl_code="{ ${__replctl_body[0]}"$'\n'"} >/dev/null 2>&1"
                 builtin return 0
                 ;;
-            claim | clear | complete | lookup | dump | ping) "__replctl_${__replctl_head[0]}" ;;
+            assign | clear | complete | lookup | dump | ping) "__replctl_${__replctl_head[0]}" ;;
             *) builtin exit 70 ;;
         esac
     done
@@ -313,7 +313,7 @@ PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_
 "__replctl_done" && "__replctl_fine"'
 builtin readonly PROMPT_COMMAND BASHPID
 builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,heard,failed,keep,watch,urged}
-builtin readonly -f __replctl_{need,claim,clear,complete,lookup,dump,ping}
+builtin readonly -f __replctl_{need,assign,clear,complete,lookup,dump,ping}
 command exec <<<''
 __replctl_running=''
 "__replctl_state"

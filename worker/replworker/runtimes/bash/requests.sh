@@ -1,7 +1,7 @@
 # Requests other than evals. Part of driver.sh; the request is in __replctl_head and __replctl_body.
 
 # Change to a directory (first in the body, unless empty) and set the environment that follows.
-__replctl_claim() {
+__replctl_assign() {
     builtin local __replctl_pair __replctl_error=''
     for __replctl_pair in "${__replctl_body[@]:1}"; do
         builtin export "$__replctl_pair" || __replctl_error="${__replctl_pair%%=*}: cannot be set"

@@ -11,7 +11,7 @@ MESSAGE_CHARS = 4096
 _LINE = re.compile(r"\bline (\d{1,9}): ")
 
 RequestFrame = (
-    frames.ClaimFrame
+    frames.AssignFrame
     | frames.EvalFrame
     | frames.InterruptFrame
     | frames.VarsFrame
@@ -24,25 +24,25 @@ RequestFrame = (
 
 
 def interrupted(n: int, changed: list[str] | None = None) -> frames.ResultFrame:
-    ex, told = ExceptionInfo("KeyboardInterrupt", ""), "KeyboardInterrupt\n"
-    return frames.ResultFrame(n=n, outcome="interrupted", ex=ex, stacktrace=[], traceback=told, changed=changed or [])
+    ex, text = ExceptionInfo("KeyboardInterrupt", ""), "KeyboardInterrupt\n"
+    return frames.ResultFrame(n=n, outcome="interrupted", ex=ex, stacktrace=[], traceback=text, changed=changed or [])
 
 
-def syntax_error(frame: frames.EvalFrame, told: str) -> frames.ResultFrame:
-    line = _LINE.search(told)
-    first = told.split("\n")[0].removeprefix(f"{frame.name}: ").strip()
+def syntax_error(frame: frames.EvalFrame, text: str) -> frames.ResultFrame:
+    line = _LINE.search(text)
+    first = text.split("\n")[0].removeprefix(f"{frame.name}: ").strip()
     ex = ExceptionInfo("SyntaxError", first[:MESSAGE_CHARS] or "the code is incomplete")
     stack = [StackFrame("", frame.name, int(line[1]))] if line else []
     return frames.ResultFrame(
-        n=frame.n, outcome="error", ex=ex, stacktrace=stack, traceback=(told or f"{frame.name}: {ex.message}") + "\n"
+        n=frame.n, outcome="error", ex=ex, stacktrace=stack, traceback=(text or f"{frame.name}: {ex.message}") + "\n"
     )
 
 
 def failure_for(frame: RequestFrame) -> frames.FrameEvent:
     """Return the reply if Bash repeatedly returns to its prompt without one."""
     why = "bash was interrupted on every attempt"
-    if isinstance(frame, frames.ClaimFrame):
-        return frames.ClaimedFrame(frame.n, why)
+    if isinstance(frame, frames.AssignFrame):
+        return frames.AssignedFrame(frame.n, why)
     if isinstance(frame, frames.VarsFrame):
         return frames.VariablesFrame(frame.n, [], 0)
     if isinstance(frame, frames.ClearFrame):
@@ -56,7 +56,7 @@ def failure_for(frame: RequestFrame) -> frames.FrameEvent:
     return interrupted(frame.n)
 
 
-def build_found(frame: frames.LookupFrame, kind: str, told: str, place: str) -> frames.FoundFrame:
+def build_found(frame: frames.LookupFrame, kind: str, text: str, place: str) -> frames.FoundFrame:
     if not kind:
         return frames.FoundFrame(n=frame.n, found=False)
     file, line, signature = None, None, None
@@ -67,8 +67,8 @@ def build_found(frame: frames.LookupFrame, kind: str, told: str, place: str) -> 
     elif kind == "file":
         file = place
     elif kind in ("builtin", "keyword"):
-        head, _, rest = told.partition("\n")
-        signature, told = head.partition(": ")[2], rest
+        head, _, rest = text.partition("\n")
+        signature, text = head.partition(": ")[2], rest
     return frames.FoundFrame(
-        n=frame.n, found=True, name=frame.symbol, type=kind, doc=told or None, signature=signature, file=file, line=line
+        n=frame.n, found=True, name=frame.symbol, type=kind, doc=text or None, signature=signature, file=file, line=line
     )

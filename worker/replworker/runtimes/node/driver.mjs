@@ -10,8 +10,8 @@ import { Number, Object, process } from './builtins.mjs';
 import { Channel } from './channel.mjs';
 import { complete } from './complete.mjs';
 import { Engine } from './engine.mjs';
-import { Gate, hideMarks } from './gate.mjs';
-import { guard, halter } from './life.mjs';
+import { EvalScope, hideMarks } from './eval_scope.mjs';
+import { guard, halter } from './process_guard.mjs';
 import { lookup } from './lookup.mjs';
 import { Modules, publish } from './modules.mjs';
 import { Names } from './names.mjs';
@@ -31,16 +31,16 @@ let exitCode = EXIT_PROTOCOL;
 process.argv.splice(1);
 
 const limits = new Limits();
-const gate = new Gate();
+const scope = new EvalScope();
 const channel = new Channel(controlFd, () => leave(0));
-const streams = new Streams(gate, lateFd);
-const input = new Input(gate, channel);
+const streams = new Streams(scope, lateFd);
+const input = new Input(scope, channel);
 const engine = new Engine();
 const modules = new Modules();
 publish();
 hideMarks();
 const names = new Names(engine);
-const parts = { gate, channel, streams, input, engine, modules, names, limits, halt: halter(engine, gate) };
+const parts = { scope, channel, streams, input, engine, modules, names, limits, halt: halter(engine, scope) };
 const runner = new Runner(parts);
 guard(runner, streams, limits);
 const watcher = watch();
@@ -57,9 +57,9 @@ channel.send({
 /** Start the watcher. The function it calls is passed through a temporary global. */
 function watch() {
   const key = `replctl ${Math.random()}`;
-  const strike = (number) => runner.strike(number);
-  Object.defineProperty(globalThis, key, { value: strike, configurable: true });
-  const ops = { __proto__: null, ...answers(), up: () => delete globalThis[key], gone: () => leave(0) };
+  const interrupt = (number) => runner.interrupt(number);
+  Object.defineProperty(globalThis, key, { value: interrupt, configurable: true });
+  const ops = { __proto__: null, ...answers(), up: () => delete globalThis[key], closed: () => leave(0) };
   const thread = new Worker(new URL('watcher.mjs', import.meta.url), {
     workerData: { fd: controlFd, key },
     execArgv: ['--no-warnings'],
@@ -67,12 +67,12 @@ function watch() {
   thread.on('error', () => leave(EXIT_PROTOCOL));
   thread.on('exit', () => reallyExit.call(process, exitCode)); // bypasses the user's 'exit' handlers
   thread.on('message', (message) => {
-    gate.closed = true;
-    gate.ours();
+    scope.closed = true;
+    scope.ours();
     const answer = ops[message.op]?.(message) ?? BREACH;
     if (answer === BREACH) leave(EXIT_PROTOCOL);
     else if (answer.t) channel.send({ ...answer, n: message.n });
-    gate.closed = false;
+    scope.closed = false;
   });
   return thread;
 }
@@ -86,9 +86,9 @@ function leave(code) {
 
 function answers() {
   return {
-    claim,
+    assign,
     eval: (message) => {
-      if (typeof message.code !== 'string' || typeof message.name !== 'string' || gate.running) return BREACH;
+      if (typeof message.code !== 'string' || typeof message.name !== 'string' || scope.running) return BREACH;
       runner.begin(message);
       return true;
     },
@@ -102,7 +102,7 @@ function answers() {
 }
 
 /** Set directory, environment and limits. Reports an error and does the rest anyway. */
-function claim({ cwd, env, limits: wanted }) {
+function assign({ cwd, env, limits: wanted }) {
   let error = null;
   try {
     limits.update(wanted);
@@ -113,5 +113,5 @@ function claim({ cwd, env, limits: wanted }) {
   } catch (failed) {
     [error] = cut(`${failed.name}: ${failed.message}`, MESSAGE_BYTES);
   }
-  return { t: 'claimed', error };
+  return { t: 'assigned', error };
 }

@@ -141,12 +141,12 @@ export class Engine {
     return !found?.exceptionDetails;
   }
 
-  #value(told) {
-    if (told.objectId === undefined && told.unserializableValue === undefined) {
-      return { value: told.subtype === 'null' ? null : told.value };
+  #value(remote) {
+    if (remote.objectId === undefined && remote.unserializableValue === undefined) {
+      return { value: remote.subtype === 'null' ? null : remote.value };
     }
-    if (told.objectId === undefined) return { value: vm.runInThisContext(told.unserializableValue) };
-    return this.#fetch(told.objectId);
+    if (remote.objectId === undefined) return { value: vm.runInThisContext(remote.unserializableValue) };
+    return this.#fetch(remote.objectId);
   }
 
   /** Make V8 unwind the running code. */

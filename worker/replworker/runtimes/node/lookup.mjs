@@ -22,9 +22,9 @@ export function lookup({ symbol, module }, engine) {
   const box = typeof module === 'string' && module !== '' ? within(module, symbol) : engine.look(symbol);
   if (box === null) return { found: false };
   const { value } = box;
-  const told = { found: true, name: symbol, type: typeName(value), methods: methodsOf(value) };
-  if (typeof value === 'function' && !isProxy(value)) told.signature = signature(value, symbol);
-  return told;
+  const entry = { found: true, name: symbol, type: typeName(value), methods: methodsOf(value) };
+  if (typeof value === 'function' && !isProxy(value)) entry.signature = signature(value, symbol);
+  return entry;
 }
 
 function within(module, symbol) {

@@ -51,15 +51,15 @@ export function isClass(fn) {
 
 /** Return a row of the list of variables. Runs no user code. */
 export function row(name, value) {
-  const told = { name: name.slice(0, NAME_CHARS), type: typeName(value) };
+  const entry = { name: name.slice(0, NAME_CHARS), type: typeName(value) };
   const size = sizeOf(value);
-  if (size !== null) told.size = size;
+  if (size !== null) entry.size = size;
   if (isPlain(value) || (isSmall(value) && values(value).every(isPlain))) {
     const head = typeof value === 'string' ? value.slice(0, PREVIEW_CHARS) : value;
     const text = inspect(head, { customInspect: false, breakLength: Infinity, compact: true });
-    told.preview = text.length <= PREVIEW_CHARS ? text : `${text.slice(0, PREVIEW_CHARS - 1)}…`;
+    entry.preview = text.length <= PREVIEW_CHARS ? text : `${text.slice(0, PREVIEW_CHARS - 1)}…`;
   }
-  return told;
+  return entry;
 }
 
 function sizeOf(value) {

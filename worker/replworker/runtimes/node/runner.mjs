@@ -6,7 +6,7 @@ import { MESSAGE_BYTES, cut } from './bounds.mjs';
 import { Map, MessageChannel, MessagePort, String, setImmediate as later } from './builtins.mjs';
 import { prepare } from './cell.mjs';
 import { evaluate } from './engine.mjs';
-import { EXIT_HINT, Exit } from './life.mjs';
+import { EXIT_HINT, Exit } from './process_guard.mjs';
 import { render, typeName } from './render.mjs';
 import { clean, misread, raised, strip, unsaid } from './trace.mjs';
 
@@ -14,7 +14,7 @@ const DECLARED = /^Identifier '(.*)' has already been declared$/;
 const KIND_HINT =
   'an earlier eval declared it with another keyword: assign to it, or use the same keyword again';
 
-const PATIENCE = 30; // interrupts that spare imports and Node's own code, about a millisecond each
+const SPARED_INTERRUPTS = 30; // interrupts that spare imports and Node's own code, about a millisecond each
 const [NO, LATER, SOON] = [0, 1, 2]; // shared with watcher.mjs
 
 /** An eval in progress. */
@@ -29,7 +29,7 @@ class Run {
   before; // the user's names and values
   outcome = null; // {value}, {error} or {wrong}, once there is one
   ours = false; // code of this eval runs: its first turn, or its value's inspect
-  strikes = 0;
+  interrupts = 0;
   exit = null; // argument of process.exit()
   reads = false; // it has requested input
   reading = false; // the request was not checked yet
@@ -53,7 +53,7 @@ export class Runner {
   #soon;
   #loaded = new Map(); // file to the names bound by its last load
 
-  /** `parts`: gate, channel, streams, input, modules, names, engine, limits, halt. */
+  /** `parts`: scope, channel, streams, input, modules, names, engine, limits, halt. */
   constructor(parts) {
     this.#parts = parts;
     const { port1, port2 } = new MessageChannel();
@@ -68,10 +68,10 @@ export class Runner {
 
   /** Run an eval frame. Its code starts after this has returned. */
   begin(message) {
-    const { gate } = this.#parts;
+    const { scope } = this.#parts;
     const run = new Run(message, this.#turn);
-    gate.last = run.n;
-    gate.running = run;
+    scope.last = run.n;
+    scope.running = run;
     try {
       this.#begin(run, message);
     } catch (error) {
@@ -80,9 +80,9 @@ export class Runner {
   }
 
   #begin(run, message) {
-    const { gate, streams, input, modules, names, engine } = this.#parts;
-    if (gate.early.delete(run.n)) run.strikes = 1;
-    gate.early.clear();
+    const { scope, streams, input, modules, names, engine } = this.#parts;
+    if (scope.early.delete(run.n)) run.interrupts = 1;
+    scope.early.clear();
     streams.restore();
     input.restore();
     if (run.file === null) modules.follow();
@@ -92,96 +92,96 @@ export class Runner {
       names.forget(this.#loaded.get(run.file) ?? []);
     }
     run.before = names.all();
-    if (run.strikes > 0) return this.#turn();
+    if (run.interrupts > 0) return this.#turn();
     const text = `${prepare(run.code, engine, run.file !== null)}\n//# sourceURL=${urlOf(run.name)}`;
     const end = (outcome) => {
       run.outcome = outcome;
       later(this.#soon);
     };
-    const wrong = gate.within(run.n, () => evaluate(text, (value) => end({ value }), (error) => end({ error })));
+    const wrong = scope.within(run.n, () => evaluate(text, (value) => end({ value }), (error) => end({ error })));
     if (wrong !== null) end({ wrong });
     else run.ours = true;
     this.#turn(); // it may wait for input, or not be first to run
   }
 
   /** Called by the watcher inside whatever code runs. Returns whether to repeat it: NO, LATER, SOON. */
-  strike(number) {
-    const { gate, halt, modules } = this.#parts;
-    const run = gate.running;
+  interrupt(number) {
+    const { scope, halt, modules } = this.#parts;
+    const run = scope.running;
     if (run === null || run.n !== number) {
-      if (number > gate.last) gate.early.add(number);
+      if (number > scope.last) scope.early.add(number);
       return NO;
     }
-    run.strikes++;
+    run.interrupts++;
     this.#turn();
     // Awaiting code is just abandoned. But if the loop has not turned since the first call, or the code is in its
     // first turn, it is stopped where it is.
-    if (gate.closed || !(run.ours || run.strikes > 1)) return LATER;
-    const insist = run.strikes > PATIENCE;
+    if (scope.closed || !(run.ours || run.interrupts > 1)) return LATER;
+    const insist = run.interrupts > SPARED_INTERRUPTS;
     return (insist || modules.pending === 0) && halt(insist) ? LATER : SOON;
   }
 
   /** Handle process.exit(): its eval ends with the next turn. */
   exit(code) {
-    const { gate } = this.#parts;
-    if (gate.late()) return false;
-    gate.running.exit ??= { code };
+    const { scope } = this.#parts;
+    if (scope.late()) return false;
+    scope.running.exit ??= { code };
     this.#turn();
     return true;
   }
 
   /** Run user code. */
   #enter(run, body) {
-    const { gate } = this.#parts;
+    const { scope } = this.#parts;
     run.ours = true;
-    gate.closed = false;
-    gate.within(run.n, body);
-    gate.closed = true;
+    scope.closed = false;
+    scope.within(run.n, body);
+    scope.closed = true;
     run.ours = false;
   }
 
   /** Answer the eval if it is over, after a turn of the event loop. An interrupt may have aborted an earlier check. */
   #look() {
-    const { gate, input } = this.#parts;
-    const run = gate.running;
+    const { scope, input } = this.#parts;
+    const run = scope.running;
     if (run === null) return;
-    gate.closed = true;
-    gate.ours();
+    scope.closed = true;
+    scope.ours();
     run.ours = false;
     try {
-      if (run.strikes > 0 || run.exit !== null || run.outcome !== null) this.#end(run);
+      if (run.interrupts > 0 || run.exit !== null || run.outcome !== null) this.#end(run);
       else input.waiting();
     } catch (error) {
       this.#fail(run, error);
     }
-    gate.closed = false;
+    scope.closed = false;
   }
 
   /** Report that the driver cannot continue after changes by user code; the worker ends it. */
   #fail(run, error) {
-    const { gate, channel } = this.#parts;
-    if (gate.running !== run) return;
+    const { scope, channel } = this.#parts;
+    if (scope.running !== run) return;
     const [cause] = cut(`the code broke what node needs to run more: ${error?.message}`, MESSAGE_BYTES);
     channel.send({ t: 'broken', cause });
   }
 
   #end(run) {
-    const { gate, channel, names, modules } = this.#parts;
+    const { scope, channel, names, modules } = this.#parts;
     const answer = { t: 'result', n: run.n, outcome: 'ok', stacktrace: [] };
     const { outcome } = run;
-    if (run.strikes === 0) {
+    if (run.interrupts === 0) {
       if (run.exit !== null || outcome.error instanceof Exit) this.#exited(run, run.exit ?? outcome.error, answer);
       else if (outcome.wrong) this.#misread(run, outcome.wrong, answer);
       else if ('error' in outcome) this.#raised(run, outcome.error, answer);
       else this.#valued(run, outcome.value, answer);
     }
-    if (run.strikes > 0) interrupted(answer);
+    if (run.interrupts > 0) interrupted(answer);
     answer.changed = names.changed(run.before);
     if (run.file !== null) {
       this.#loaded.set(run.file, answer.changed);
       modules.follow();
     }
-    gate.running = null;
+    scope.running = null;
     channel.send(answer);
   }
 

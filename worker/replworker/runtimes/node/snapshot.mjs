@@ -54,17 +54,17 @@ export function dump({ max }, { engine, names }) {
 
 /** Handle a RestoreFrame. */
 export function restore({ data }, { engine, names }) {
-  let told;
+  let content;
   let values;
   try {
-    told = parseJson(data);
-    if (told.v !== 1) throw new Error('it was written by another version');
-    values = new Map(Object.entries(deserialize(from(told.values, 'base64'))));
+    content = parseJson(data);
+    if (content.v !== 1) throw new Error('it was written by another version');
+    values = new Map(Object.entries(deserialize(from(content.values, 'base64'))));
   } catch (error) {
     return { error: `cannot be read: ${error.message}` };
   }
   const lexical = names.lexical();
-  const globals = new Set(told.globals.filter((name) => !lexical.has(name)));
+  const globals = new Set(content.globals.filter((name) => !lexical.has(name)));
   const left = [];
   let count = 0;
   const bind = (name, value) => {
@@ -77,7 +77,7 @@ export function restore({ data }, { engine, names }) {
     count++;
   };
   for (const [name, value] of values) bind(name, value);
-  revive(new Map(Object.entries(told.sources)), bind, engine, left);
+  revive(new Map(Object.entries(content.sources)), bind, engine, left);
   return { count, bytes: byteLength(data), 'left-behind': left };
 }
 

@@ -23,7 +23,7 @@ const LONGEST_NAP_MS = 32;
 const STANDARD = [0, '/dev/stdin', '/dev/fd/0', '/proc/self/fd/0'];
 
 export class Input {
-  #gate;
+  #scope;
   #channel;
   #fd = quick();
   #socket = null;
@@ -34,8 +34,8 @@ export class Input {
   #giving = false;
   #asked = null; // the run that was reported as waiting, for the current read
 
-  constructor(gate, channel) {
-    this.#gate = gate;
+  constructor(scope, channel) {
+    this.#scope = scope;
     this.#channel = channel;
     this.restore();
     defineProperty(process, 'stdin', { configurable: true, enumerable: true, get: () => this.#stream });
@@ -54,7 +54,7 @@ export class Input {
 
   /** After an eval's first turn: report a pending read to the worker. */
   waiting() {
-    const run = this.#gate.running;
+    const run = this.#scope.running;
     if (run === null || !run.reading || !this.#wanted || this.#rest.length > 0) return;
     run.reading = false;
     this.#ask(run);
@@ -68,8 +68,8 @@ export class Input {
   }
 
   #read() {
-    const run = this.#gate.running;
-    if (run === null || this.#gate.late()) return;
+    const run = this.#scope.running;
+    if (run === null || this.#scope.late()) return;
     if (!run.stdin) return this.#end();
     run.reading = run.reads = true;
     this.#asked = null;
@@ -78,7 +78,7 @@ export class Input {
   }
 
   #go() {
-    const run = this.#gate.running;
+    const run = this.#scope.running;
     if (run === null || !run.reads || !this.#wanted || this.#giving) return;
     if (this.#rest.length > 0 || this.#ended) {
       // One line per turn, so that code reading line by line can request the next one.
@@ -91,12 +91,12 @@ export class Input {
 
   #give() {
     this.#giving = false;
-    const run = this.#gate.running;
+    const run = this.#scope.running;
     if (run === null || !run.reads || !this.#wanted) return;
     if (this.#rest.length === 0) return this.#ended ? this.#end() : this.#go();
     const line = this.#rest.indexOf(10) + 1;
     this.#wanted = false;
-    this.#gate.within(run.n, () => this.#stream.push(this.#take(line || this.#rest.length)));
+    this.#scope.within(run.n, () => this.#stream.push(this.#take(line || this.#rest.length)));
   }
 
   #end() {
@@ -137,8 +137,8 @@ export class Input {
 
   /** Return at most `size` bytes, like a blocking read; none at the end or if the code may not read. */
   #now(size) {
-    const run = this.#gate.running;
-    if (run === null || !run.stdin || this.#gate.late()) return alloc(0);
+    const run = this.#scope.running;
+    if (run === null || !run.stdin || this.#scope.late()) return alloc(0);
     const piece = allocUnsafe(PIECE_BYTES);
     this.#asked = null;
     for (let ms = 1; this.#rest.length === 0 && !this.#ended; ) {

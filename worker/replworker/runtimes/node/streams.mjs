@@ -15,13 +15,13 @@ const { nextTick } = process;
 const { O_WRONLY, O_NONBLOCK } = fs.constants;
 
 export class Streams {
-  #gate;
+  #scope;
   #lateFd;
   #fds = [0, quick(1), quick(2)];
   #streams = [];
 
-  constructor(gate, lateFd) {
-    this.#gate = gate;
+  constructor(scope, lateFd) {
+    this.#scope = scope;
     this.#lateFd = quick(lateFd);
     this.restore();
     for (const [name, fd] of [['stdout', 1], ['stderr', 2]]) {
@@ -42,14 +42,14 @@ export class Streams {
   /** Write for the running code: to fd 1 or 2, or to the background pipe. */
   write(fd, data) {
     try {
-      writeAll(this.#gate.late() ? this.#lateFd : this.#fds[fd], data);
+      writeAll(this.#scope.late() ? this.#lateFd : this.#fds[fd], data);
     } catch {
       // nobody reads it any more
     }
   }
 
   /** Write a notice to stderr or the background pipe. */
-  tell(text) {
+  warn(text) {
     this.write(2, from(text));
   }
 }

@@ -29,7 +29,7 @@ export function raised(error, limits) {
     type: isError ? nameOf(error) : typeName(error),
     message: cutMarked(isError ? String(error.message) : full, MESSAGE_BYTES),
   };
-  return told(ex, isError ? String(error.stack) : '', text, limits);
+  return describe(ex, isError ? String(error.stack) : '', text, limits);
 }
 
 /** Return the same if that failed. */
@@ -93,7 +93,7 @@ function has(text, parts) {
   return parts.some((part) => text.includes(part));
 }
 
-function told(ex, stack, text, limits) {
+function describe(ex, stack, text, limits) {
   const frames = [];
   for (const line of clean(stack).split('\n')) {
     const frame = AT.test(line) ? frameOf(line) : null;
@@ -117,10 +117,10 @@ function shortened(text, most) {
   const at = lines.flatMap((line, index) => (AT.test(line) ? [index] : []));
   const extra = at.length - most;
   if (extra <= 0) return text;
-  const gone = new Set(at.slice(most >> 1, (most >> 1) + extra));
+  const hidden = new Set(at.slice(most >> 1, (most >> 1) + extra));
   const gap = `    ... ${extra} frame${extra === 1 ? '' : 's'} not shown`;
   const first = at[most >> 1];
-  return lines.flatMap((line, index) => (index === first ? [gap] : gone.has(index) ? [] : [line])).join('\n');
+  return lines.flatMap((line, index) => (index === first ? [gap] : hidden.has(index) ? [] : [line])).join('\n');
 }
 
 /** Return an error's name, or its class's name if the class sets none. */

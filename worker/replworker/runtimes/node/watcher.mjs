@@ -22,7 +22,7 @@ const CALL = 'function (number) { return this(number); }';
 const session = new Session();
 session.connectToMainThread();
 parentPort.on('message', () => {}); // keeps this thread alive while the inspector session has a request
-let striker;
+let interrupter;
 let wanted = 0; // the eval to end
 let children = new Set(); // child processes when the running eval began
 let parts = [];
@@ -31,12 +31,12 @@ let need = 4;
 
 session.post('Runtime.evaluate', { expression: `globalThis[${JSON.stringify(workerData.key)}]` }, (error, answer) => {
   if (error) throw error;
-  striker = answer.result.objectId;
+  interrupter = answer.result.objectId;
   parentPort.postMessage({ op: 'up' });
   const socket = new Socket({ fd: workerData.fd, readable: true, writable: false });
   socket.on('data', receive);
-  socket.on('error', () => end('gone'));
-  socket.on('end', () => end('gone'));
+  socket.on('error', () => end('closed'));
+  socket.on('end', () => end('closed'));
 });
 
 function receive(chunk) {
@@ -51,7 +51,7 @@ function receive(chunk) {
     if (have < need) return;
     const message = parsed(data.toString('utf8', 4, need));
     if (message === null) return end('breach');
-    hear(message);
+    onMessage(message);
     parts = [data.subarray(need)];
     have -= need;
     need = 4;
@@ -67,10 +67,10 @@ function parsed(text) {
   }
 }
 
-function hear(message) {
+function onMessage(message) {
   if (message.op === 'interrupt') {
     wanted = message.n;
-    strike(message.n);
+    interrupt(message.n);
     return;
   }
   if (message.op === 'eval') children = new Set(childrenOf(process.pid));
@@ -78,14 +78,14 @@ function hear(message) {
 }
 
 /** Interrupt an eval repeatedly until the main thread reports that it is over. */
-function strike(number) {
+function interrupt(number) {
   const blocked = setTimeout(kick, AGAIN_MS);
-  const call = { objectId: striker, functionDeclaration: CALL, arguments: [{ value: number }], returnByValue: true };
+  const call = { objectId: interrupter, functionDeclaration: CALL, arguments: [{ value: number }], returnByValue: true };
   session.post('Runtime.callFunctionOn', call, (error, answer) => {
     clearTimeout(blocked);
     // An error: the interrupt stopped its own call, so check again whether it reached its eval.
     const again = error ? LATER : answer.result.value;
-    if (again !== NO) setTimeout(() => wanted === number && strike(number), again === SOON ? SOON_MS : AGAIN_MS);
+    if (again !== NO) setTimeout(() => wanted === number && interrupt(number), again === SOON ? SOON_MS : AGAIN_MS);
   });
 }
 
@@ -99,7 +99,7 @@ function kick() {
     try {
       process.kill(pid, 'SIGINT');
     } catch {
-      // already gone
+      // already ended
     }
   }
 }

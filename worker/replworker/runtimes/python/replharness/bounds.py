@@ -78,8 +78,8 @@ def cut_middle(text: str, limit: int) -> str:
         return data.decode("utf-8")
     room = max(limit - 48, 0)  # 48: the line in the middle, with any number of digits
     head, tail = data[: room // 2], data[len(data) - (room - room // 2) :]
-    gone = len(data) - len(head) - len(tail)
-    middle = "\n  ... %d bytes not shown\n" % gone
+    omitted = len(data) - len(head) - len(tail)
+    middle = "\n  ... %d bytes not shown\n" % omitted
     return head.decode("utf-8", "ignore") + middle + tail.decode("utf-8", "ignore")
 
 

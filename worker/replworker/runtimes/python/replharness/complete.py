@@ -78,9 +78,9 @@ def complete(namespace: Dict[str, Any], code: str, pos: int, most: int) -> Tuple
     start, pairs = _Completer(namespace, place).completions()
     head = place.code[start:]
     kept: Dict[str, str] = {}
-    for name, said in pairs:
+    for name, kind in pairs:
         if name.startswith(head):
-            kept.setdefault(name, said)
+            kept.setdefault(name, kind)
     ordered = sorted(kept, key=_rank)[: min(max(most, 0), MOST)]
     return start + place.skipped, [{"text": name, "type": kept[name]} for name in ordered]
 

@@ -21,32 +21,32 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List
 
 
-def build_harness(control_fd: int, late_fd: int, trace_fd: int, parcel_fd: int) -> HarnessLoop:
+def build_harness(control_fd: int, late_fd: int, trace_fd: int, transfer_fd: int) -> HarnessLoop:
     """Build a harness on these descriptors, with the user's `__main__`, streams, SIGINT and SIGUSR1 set up."""
     os.environ.setdefault("MPLBACKEND", "agg")  # otherwise matplotlib looks for a display first
     late = LazyImporter()  # first: lazily loaded modules may import what is loaded now
     interrupts = Interrupts()
     channel = Channel(control_fd)
-    gate = EvalScope(late_fd)
-    streams = UserStreams(gate, channel)
+    scope = EvalScope(late_fd)
+    streams = UserStreams(scope, channel)
     started_as = sys.modules["__main__"]
     sys.argv[:] = [""]
-    runner = Runner(channel, gate, streams, interrupts, Sources(), late)
-    os.set_inheritable(parcel_fd, False)
-    asks = QueryHandlers(runner.module, channel, interrupts, late, parcel_fd)
+    runner = Runner(channel, scope, streams, interrupts, Sources(), late)
+    os.set_inheritable(transfer_fd, False)
+    asks = QueryHandlers(runner.module, channel, interrupts, late, transfer_fd)
 
     def in_child() -> None:
         channel.forget()
-        gate.after_fork()
+        scope.after_fork()
 
     def revive() -> None:
         channel.revive(control_fd)
-        gate.revive()
+        scope.revive()
         runner.revive()
 
     def take_checkpoint(message: Dict[str, Any]) -> Any:
         if not checkpointers:
-            own_fds = (control_fd, late_fd, trace_fd, parcel_fd)
+            own_fds = (control_fd, late_fd, trace_fd, transfer_fd)
             checkpointers.append(late.load("checkpoint").Checkpointer(channel, own_fds, runner, revive))
         return checkpointers[0].take(message)
 

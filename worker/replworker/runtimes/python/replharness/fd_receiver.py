@@ -25,9 +25,9 @@ class NoDescriptor(Exception):
 class ReceivedDescriptor:
     """Descriptor that came with the frame of a number, closed at the end. Those of earlier frames are dropped."""
 
-    def __init__(self, parcel_fd: int, number: int) -> None:
+    def __init__(self, transfer_fd: int, number: int) -> None:
         self._fds: List[int] = []
-        sock = _socket.socket(fileno=parcel_fd)
+        sock = _socket.socket(fileno=transfer_fd)
         try:
             while not self._receive(sock, b"%d" % number):
                 self._close()

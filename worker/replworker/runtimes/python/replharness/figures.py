@@ -56,8 +56,8 @@ class MatplotlibFigures:
     because child processes would inherit another name.
     """
 
-    def __init__(self, told: Callable[[str, BaseException], None]) -> None:
-        self._warn = told
+    def __init__(self, warn: Callable[[str, BaseException], None]) -> None:
+        self._warn = warn
         self._main = get_ident()
         self._finder = _Finder(self)
         self._forget()

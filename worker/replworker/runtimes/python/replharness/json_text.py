@@ -31,13 +31,13 @@ def json_text(value: Any, limit: int) -> str:
 class _Writer:
     def __init__(self, limit: int) -> None:
         self.parts: List[str] = []
-        self._left = limit
+        self._remaining = limit
         self._open: Set[int] = set()
 
     def _put(self, text: str) -> None:
         self.parts.append(text)
-        self._left -= len(text)
-        if self._left < 0:
+        self._remaining -= len(text)
+        if self._remaining < 0:
             raise ValueError("too large")
 
     def visit(self, value: Any) -> None:

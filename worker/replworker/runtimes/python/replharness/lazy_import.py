@@ -37,8 +37,8 @@ class LazyImporter:
     """Loads modules of this package from their files; their imports see only modules loaded before the user's."""
 
     def __init__(self) -> None:
-        self._known = {name: sys.modules[name] for name in _PRELOADED if name in sys.modules}
-        self._known.update((name, module) for name, module in sys.modules.items() if name.startswith(_PACKAGE))
+        self._modules = {name: sys.modules[name] for name in _PRELOADED if name in sys.modules}
+        self._modules.update((name, module) for name, module in sys.modules.items() if name.startswith(_PACKAGE))
         self._module = type(sys)
         self._import = SEALED["__import__"]
         self._builtins = dict(SEALED, __import__=self._import_hook)
@@ -46,13 +46,13 @@ class LazyImporter:
     def load(self, name: str) -> Any:
         """Return a module of this package. Raises whatever reading or running its file raises."""
         full = _PACKAGE + "." + name
-        module = self._known.get(full)
+        module = self._modules.get(full)
         if module is None:
             path = os.path.join(_DIRECTORY, name + ".py")
             module = self._module(full)
             module.__dict__.update(__builtins__=self._builtins, __package__=_PACKAGE, __file__=path)
             exec(_LOADER(full, path).get_code(full), module.__dict__)
-            self._known[full] = module  # set last, so an interrupted load is repeated
+            self._modules[full] = module  # set last, so an interrupted load is repeated
         return module
 
     def _import_hook(
@@ -60,6 +60,6 @@ class LazyImporter:
     ) -> Any:
         """Act as `__import__` for lazily loaded modules."""
         if level:
-            return self.load(name) if name else self._known[_PACKAGE]
-        known = self._known.get(name)
+            return self.load(name) if name else self._modules[_PACKAGE]
+        known = self._modules.get(name)
         return self._import(name, namespace, local, wanted, 0) if known is None else known

@@ -55,23 +55,23 @@ def lookup(namespace: Dict[str, Any], symbol: str, module: Optional[str]) -> Dic
         roots, path = ({"start": start},), ["start", *path]
     if path is None:
         return {"found": False}
-    value, said = resolve(roots, path)
+    value, kind = resolve(roots, path)
     if value is MISSING:
         return {"found": False}
     raw = value.descriptor if type(value) is UnreadProperty else value
     inner = raw if is_class(raw) or is_module(raw) or type(raw) is FUNCTION else unwrapped(raw)
     file, line = _place(inner)
     doc = _doc(inner)
-    told = signature(raw)
-    methods = [] if type(value) is UnreadProperty else _methods(value, path[-1], told)
-    if told is not None and type(raw) is FUNCTION and is_given(resolve(roots, path[:-1] or path)[0], path[-1]):
-        told = without_first(told)
+    shown = signature(raw)
+    methods = [] if type(value) is UnreadProperty else _methods(value, path[-1], shown)
+    if shown is not None and type(raw) is FUNCTION and is_given(resolve(roots, path[:-1] or path)[0], path[-1]):
+        shown = without_first(shown)
     return {
         "found": True,
         "name": symbol,
-        "type": said if type(value) is UnreadProperty else type_name(type(value)),
+        "type": kind if type(value) is UnreadProperty else type_name(type(value)),
         "doc": None if doc is None else cut(_dedented(doc), DOC_BYTES)[0],
-        "signature": None if told is None else plain(told),
+        "signature": None if shown is None else plain(shown),
         "methods": methods,
         "file": None if file is None else plain(file[:PATH_CHARS]),
         "line": line,
@@ -122,13 +122,13 @@ def _dedented(doc: str) -> str:
     return "\n".join([lines[0].strip(), *(line[margin:].rstrip() for line in lines[1:])]).strip("\n")
 
 
-def _methods(value: Any, name: str, told: Optional[str]) -> List[str]:
+def _methods(value: Any, name: str, shown: Optional[str]) -> List[str]:
     """Return a line for a function, or the public methods of a class or instance."""
     if is_module(value):
         return []
     kind = value if is_class(value) else type(value)
-    if (told is not None and not is_class(value)) or kind in (FUNCTION, METHOD, BUILTIN, *C_METHODS):
-        return [plain(name + (told or "(...)"))[:SIGNATURE_CHARS]]
+    if (shown is not None and not is_class(value)) or kind in (FUNCTION, METHOD, BUILTIN, *C_METHODS):
+        return [plain(name + (shown or "(...)"))[:SIGNATURE_CHARS]]
     found: Dict[str, Any] = {}
     for each in mro(kind):
         if each is not object:

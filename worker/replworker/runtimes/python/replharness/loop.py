@@ -46,7 +46,7 @@ class HarnessLoop:
         self._use_packages = asks.use_packages
         more = {"vars": self._vars, "clear": self._clear, **asks.ops, "checkpoint": take_checkpoint}
         self._can = [*more, "stack"] if stack else [*more]
-        self._ops = {"eval": self._eval, "claim": self._claim, **more}
+        self._ops = {"eval": self._eval, "assign": self._assign, **more}
 
     def serve(self) -> None:
         """Serve forever; exits with 0 when the worker closes the channel, 70 on a protocol violation."""
@@ -90,7 +90,7 @@ class HarnessLoop:
         except BaseException as exc:  # out of memory, or a damaged standard library: reply anyway
             return self._runner.failed(message["n"], exc)
 
-    def _claim(self, message: Dict[str, Any]) -> Dict[str, Any]:
+    def _assign(self, message: Dict[str, Any]) -> Dict[str, Any]:
         """Set directory, environment and limits. Reports an error and does the rest anyway."""
         error = None
         try:
@@ -106,7 +106,7 @@ class HarnessLoop:
                 self._use_packages(message["packages"])
         except Exception as exc:
             error = cut_marked("%s: %s" % (type_name(type(exc)), exc), MESSAGE_BYTES)
-        return {"t": "claimed", "n": message["n"], "error": error}
+        return {"t": "assigned", "n": message["n"], "error": error}
 
     def _vars(self, message: Dict[str, Any]) -> Dict[str, Any]:
         limit = message.get("max", 200)

@@ -28,13 +28,13 @@ class QueryHandlers:
     """Validates a query, runs it, and replies even if it fails."""
 
     def __init__(
-        self, module: Any, channel: Channel, interrupts: Interrupts, late: LazyImporter, parcel_fd: int
+        self, module: Any, channel: Channel, interrupts: Interrupts, late: LazyImporter, transfer_fd: int
     ) -> None:
         self._module = module
         self._channel = channel
         self._interrupts = interrupts
         self._lazy = late
-        self._parcel_fd = parcel_fd
+        self._transfer_fd = transfer_fd
         self._dill_loader: Any = None
         self._layer: Any = None
         self.ops: Dict[str, Callable[[Message], Message]] = {
@@ -85,19 +85,19 @@ class QueryHandlers:
         directory = _optional(message, "dill")
 
         def work() -> Message:
-            parcel = self._load("fd_receiver").ReceivedDescriptor(self._parcel_fd, message["n"])
+            received = self._load("fd_receiver").ReceivedDescriptor(self._transfer_fd, message["n"])
             depth = sys.getrecursionlimit()
             sys.setrecursionlimit(max(depth, _DEPTH))
             try:
-                with parcel as fd, self._interrupts.uninterrupted(lambda: self._dill(directory)) as dill:
+                with received as fd, self._interrupts.uninterrupted(lambda: self._dill(directory)) as dill:
                     return body(fd, dill)
             finally:
                 sys.setrecursionlimit(depth)
 
         done, exc = self._run(message["n"], work)
         if exc is not None:
-            told, _ = self._interrupts.guard(lambda: _describe(exc))
-            done = {"error": told or type_name(type(exc))}
+            text, _ = self._interrupts.guard(lambda: _describe(exc))
+            done = {"error": text or type_name(type(exc))}
         answer = {"t": "dumped", "n": message["n"], "count": 0, "bytes": 0, "left-behind": [], "error": None}
         answer.update(done or {})
         return answer

@@ -86,19 +86,19 @@ class _Walk:
 
     def __init__(self, limit: int) -> None:
         self.parts: List[str] = []
-        self._left = limit
+        self._remaining = limit
         self._open: Set[int] = set()
 
     def _put(self, text: str) -> None:
         self.parts.append(text)
-        self._left -= len(text)
-        if self._left < 0:
+        self._remaining -= len(text)
+        if self._remaining < 0:
             raise _Full
 
     def visit(self, value: Any) -> None:
         kind = type(value)
         if kind in _TEXTS:
-            self._put(repr(_prefix(value, self._left + 1)))
+            self._put(repr(_prefix(value, self._remaining + 1)))
         elif kind in _BRACKETS:
             self._visit_items(value, kind)
         else:
@@ -116,7 +116,7 @@ class _Walk:
         self._put(before)
         # Copy as many items as fit: the repr of an item may change the container.
         first = True
-        for item in list(islice(value.items() if kind is dict else value, self._left + 1)):
+        for item in list(islice(value.items() if kind is dict else value, self._remaining + 1)):
             if not first:
                 self._put(", ")
             first = False

@@ -130,11 +130,11 @@ class _Plain:
 
 def _index(file: Any, size: int) -> Any:
     file.seek(0)
-    said, ours = file.readline(_HEAD_BYTES), head()
-    if not said.startswith(ours.partition(b",")[0]):
+    header, ours = file.readline(_HEAD_BYTES), head()
+    if not header.startswith(ours.partition(b",")[0]):
         raise SnapshotError("not a snapshot")
-    if said != ours:
-        theirs = said.partition(b",")[2].strip().decode("ascii", "replace")
+    if header != ours:
+        theirs = header.partition(b",")[2].strip().decode("ascii", "replace")
         raise SnapshotError("written by %s, but this is %s" % (theirs, ours.partition(b",")[2].strip().decode()))
     try:
         file.seek(size - 8)

@@ -39,7 +39,7 @@ class Runner:
     def __init__(
         self,
         channel: Channel,
-        gate: EvalScope,
+        scope: EvalScope,
         streams: UserStreams,
         interrupts: Interrupts,
         sources: Sources,
@@ -47,7 +47,7 @@ class Runner:
     ) -> None:
         self.limits = HarnessLimits()
         self._channel = channel
-        self._gate = gate
+        self._scope = scope
         self._streams = streams
         self._interrupts = interrupts
         self._sources = sources
@@ -71,15 +71,15 @@ class Runner:
         answer = _answer(number)
         module = self.module if message.get("module") is None else sys.modules.get(message["module"])
         if type(module) is not type(self.module):
-            told = "Cannot resolve module: %s" % plain(str(message["module"])[:NAME_CHARS])
-            answer.update(outcome="error", ex={"type": "ModuleNotFoundError", "message": told}, traceback=told + "\n")
+            text = "Cannot resolve module: %s" % plain(str(message["module"])[:NAME_CHARS])
+            answer.update(outcome="error", ex={"type": "ModuleNotFoundError", "message": text}, traceback=text + "\n")
             return answer
         namespace = self._namespace = module.__dict__
         before = {name: id(value) for name, value in list(namespace.items())}
         self._interrupts.install()
         self._interrupts.expect(lambda: self._channel.interrupted(number))
         self._streams.restore()
-        self._gate.begin(number, bool(message.get("stdin")))
+        self._scope.begin(number, bool(message.get("stdin")))
         self._reloading.begin(message)
         mime = message.get("mime")
         rich = self._load_rich() if mime else None
@@ -118,10 +118,10 @@ class Runner:
         before = {name: id(value) for name, value in list(namespace.items())}
         answer = _answer(0)
         self._streams.restore()
-        self._gate.begin(0, False)
+        self._scope.begin(0, False)
         self._reloading.begin({})
         self._interrupts.guard(_EvalBody(self, "0", "<checkpoint>", False, False, answer, None, None).run)
-        self._gate.end()
+        self._scope.end()
         self._streams.flush()
         answer["changed"] = self._changed(namespace, before)
         self._channel.warm(answer)
@@ -158,10 +158,10 @@ class Runner:
         for name in ("_", "__", "___"):
             builtins.__dict__.pop(name, None)
         namespace = self.module.__dict__
-        gone = dict(namespace)  # destructors run when this is cleared, with an intact namespace
+        previous = dict(namespace)  # destructors run when this is cleared, with an intact namespace
         namespace.clear()
         namespace.update(self._initial)
-        gone.clear()
+        previous.clear()
 
     def check_interrupt(self) -> None:
         """Raise KeyboardInterrupt if this eval was interrupted before it began."""
@@ -196,15 +196,15 @@ class Runner:
                 return
         elif issubclass(kind, KeyboardInterrupt):
             answer["outcome"] = "interrupted"
-        telling = _ExceptionReport(exc, self.limits, self._interrupts)
-        self._interrupts.guard(telling.run)  # str(exc) and the like are user code and may hang
-        told = telling.report
-        if told is None:
+        reporting = _ExceptionReport(exc, self.limits, self._interrupts)
+        self._interrupts.guard(reporting.run)  # str(exc) and the like are user code and may hang
+        report = reporting.report
+        if report is None:
             answer["ex"] = {"type": type_name(kind), "message": ""}
             answer["traceback"] = type_name(kind) + "\n"
         else:
-            answer["ex"] = {"type": told.type, "message": told.message}
-            answer["stacktrace"], answer["traceback"] = told.stacktrace, told.traceback
+            answer["ex"] = {"type": report.type, "message": report.message}
+            answer["stacktrace"], answer["traceback"] = report.stacktrace, report.traceback
         if not issubclass(kind, SystemExit):  # for pdb.pm(), as in interactive Python
             sys.last_type, sys.last_value, sys.last_traceback = kind, exc, exc.__traceback__
             sys.__dict__["last_exc"] = exc
@@ -212,7 +212,7 @@ class Runner:
     def _end(self) -> None:
         for stream in self._streams.foreign():
             self._interrupts.guard(lambda stream=stream: stream.flush())  # type: ignore[misc]
-        self._gate.end()
+        self._scope.end()
         self._streams.flush()
 
     @staticmethod

@@ -24,10 +24,10 @@ _type_text = type.__dict__["__text_signature__"].__get__
 
 def signature(value: Any) -> Optional[str]:
     """Return `(a, b=1, *, c)`, or None if it cannot be determined without running user code."""
-    told = _callee(value)
-    if told is None:
+    callee = _callee(value)
+    if callee is None:
         return None
-    function, bound = told
+    function, bound = callee
     if type(function) is FUNCTION:
         parts = _parts(function)[bound if function.__code__.co_argcount else 0 :]
         return "(%s)" % ", ".join(parts[1:] if parts[:1] == ["/"] else parts)[: SIGNATURE_CHARS - 2]
@@ -37,10 +37,10 @@ def signature(value: Any) -> Optional[str]:
 
 def keywords(value: Any) -> List[str]:
     """Return the names of parameters that can be given by keyword."""
-    told = _callee(value)
-    if told is None:
+    callee = _callee(value)
+    if callee is None:
         return []
-    function, bound = told
+    function, bound = callee
     if type(function) is FUNCTION:
         code = function.__code__
         count = code.co_argcount + code.co_kwonlyargcount

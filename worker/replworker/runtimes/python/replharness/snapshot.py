@@ -148,10 +148,10 @@ class SkippedNames:
             self._more += 1
             return
         try:
-            said = str(exc)
+            message = str(exc)
         except BaseException:
-            said = ""
-        what = said if type(exc) is NotCopyable else "%s: %s" % (type_name(type(exc)), said)
+            message = ""
+        what = message if type(exc) is NotCopyable else "%s: %s" % (type_name(type(exc)), message)
         why = what if kind is None else "%s: %s" % (type_name(kind), what)
         self._rows.append({"name": plain(name[:NAME_CHARS]), "why": cut(why.rstrip(": "), _WHY_BYTES)[0]})
 

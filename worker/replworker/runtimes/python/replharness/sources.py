@@ -24,7 +24,7 @@ class Sources:
     """
 
     def __init__(self) -> None:
-        self._kept: Dict[str, Entry] = {}
+        self._entries: Dict[str, Entry] = {}
         self._chars = 0
         self._cache: Optional[Dict[str, Any]] = None
         module = sys.modules.get("linecache")
@@ -34,23 +34,23 @@ class Sources:
             self._fill(module)
 
     def add(self, name: str, code: str) -> None:
-        old = self._kept.pop(name, None)
+        old = self._entries.pop(name, None)
         if old is not None:
             self._chars -= old[0]
         entry: Entry = (len(code), None, [line + "\n" for line in code.split("\n")], name)
-        self._kept[name] = entry
+        self._entries[name] = entry
         self._chars += len(code)
         if self._cache is not None:
             self._cache[name] = entry  # no mtime: checkcache ignores it
         while self._chars > SOURCES_CHARS:
-            first = next(iter(self._kept))
-            self._chars -= self._kept.pop(first)[0]
+            first = next(iter(self._entries))
+            self._chars -= self._entries.pop(first)[0]
             if self._cache is not None:
                 self._cache.pop(first, None)
 
     def forget(self, name: str) -> None:
         """Drop the text of a name that no longer matches the running code."""
-        old = self._kept.pop(name, None)
+        old = self._entries.pop(name, None)
         if old is not None:
             self._chars -= old[0]
             if self._cache is not None:
@@ -84,4 +84,4 @@ class Sources:
         cache = getattr(module, "cache", None)
         if type(cache) is dict:
             self._cache = cache
-            cache.update(self._kept)
+            cache.update(self._entries)

@@ -78,8 +78,8 @@ def attribute(value: Any, name: str) -> Tuple[Any, str]:
         return held, word(held, False)
     if shared is MISSING:
         return shared, ""
-    said = word(shared, not is_module(value))
-    return (UnreadProperty(shared) if said == "property" else _opened(shared)), said
+    kind = word(shared, not is_module(value))
+    return (UnreadProperty(shared) if kind == "property" else _opened(shared)), kind
 
 
 def is_given(holder: Any, name: str) -> bool:
@@ -134,12 +134,12 @@ def resolve(roots: Tuple[Dict[str, Any], ...], path: List[str]) -> Tuple[Any, st
         value = root.get(path[0], MISSING)
         if value is not MISSING:
             break
-    said = "" if value is MISSING else word(value, False)
+    kind = "" if value is MISSING else word(value, False)
     for name in path[1:]:
         if value is MISSING or type(value) is UnreadProperty:
             return MISSING, ""
-        value, said = attribute(value, name)
-    return value, said
+        value, kind = attribute(value, name)
+    return value, kind
 
 
 def columns(value: Any) -> List[str]:

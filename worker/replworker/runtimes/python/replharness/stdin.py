@@ -27,8 +27,8 @@ class StdinRaw(io.RawIOBase):
     name = "<stdin>"
     mode = "rb"
 
-    def __init__(self, gate: EvalScope, channel: Channel) -> None:
-        self._gate = gate
+    def __init__(self, scope: EvalScope, channel: Channel) -> None:
+        self._scope = scope
         self._channel = channel
         self._read = os.read
         self._poll = select.poll()
@@ -41,24 +41,24 @@ class StdinRaw(io.RawIOBase):
         return 0
 
     def readinto(self, buffer: Any) -> int:
-        gate = self._gate
-        number = gate.current
-        if not may_read(gate) or not (self._poll.poll(0) or self._wait(number)):
+        scope = self._scope
+        number = scope.current
+        if not may_read(scope) or not (self._poll.poll(0) or self._wait(number)):
             return 0
         data = self._read(0, len(buffer))
         buffer[: len(data)] = data
         return len(data)
 
     def _wait(self, number: Optional[int]) -> bool:
-        gate = self._gate
-        with gate.lock:  # keeps it before the eval's result
-            if gate.current is None or gate.current != number:
+        scope = self._scope
+        with scope.lock:  # keeps it before the eval's result
+            if scope.current is None or scope.current != number:
                 return False
             self._channel.send({"t": "need-input", "n": number})
-        if get_ident() == gate.main:
+        if get_ident() == scope.main:
             return bool(self._poll.poll())
         # A thread may outlive its eval; waiting forever, it would block the next eval's input().
-        while gate.current == number:
+        while scope.current == number:
             if self._poll.poll(_THREAD_LOOK_MS):
                 return True
         return False
@@ -67,23 +67,23 @@ class StdinRaw(io.RawIOBase):
 class SessionInput(io.TextIOWrapper):
     """Text of fd 0. Remaining input waits for an eval that may read."""
 
-    gate: EvalScope
+    scope: EvalScope
 
     def read(self, size: Optional[int] = -1) -> str:
-        return super().read(size) if may_read(self.gate) else ""
+        return super().read(size) if may_read(self.scope) else ""
 
     def readline(self, size: int = -1) -> str:  # type: ignore[override]
-        return super().readline(size) if may_read(self.gate) else ""
+        return super().readline(size) if may_read(self.scope) else ""
 
     def readlines(self, hint: int = -1) -> List[str]:  # type: ignore[override]
-        return super().readlines(hint) if may_read(self.gate) else []
+        return super().readlines(hint) if may_read(self.scope) else []
 
     def close(self) -> None:
         """Stay open: exit() closes sys.stdin, but the session continues."""
 
 
-def may_read(gate: EvalScope) -> bool:
-    if gate.forked or not gate.stdin or gate.current is None:
+def may_read(scope: EvalScope) -> bool:
+    if scope.forked or not scope.stdin or scope.current is None:
         return False
-    with gate.lock:
-        return not gate.is_background()
+    with scope.lock:
+        return not scope.is_background()

@@ -24,25 +24,25 @@ _write = io.TextIOWrapper.write
 class SessionOutput(io.TextIOWrapper):
     """Text to fd 1 or 2, flushed at each line. Threads of earlier evals write to the background pipe."""
 
-    gate: EvalScope
+    scope: EvalScope
 
     def write(self, text: str) -> int:
-        if get_ident() == self.gate.main:  # fast path: print() in an eval
+        if get_ident() == self.scope.main:  # fast path: print() in an eval
             return _write(self, text)
-        with self.gate.lock:
-            if not self.gate.is_background():
+        with self.scope.lock:
+            if not self.scope.is_background():
                 return _write(self, text)
         if not isinstance(text, str):
             raise TypeError("write() argument must be str, not %s" % type(text).__name__)
-        self.gate.write_background(text)
+        self.scope.write_background(text)
         return len(text)
 
 
 class UserStreams:
     """Creates the three streams, installs them before an eval, and flushes them after it."""
 
-    def __init__(self, gate: EvalScope, channel: Channel) -> None:
-        self._gate = gate
+    def __init__(self, scope: EvalScope, channel: Channel) -> None:
+        self._scope = scope
         self._channel = channel
         self._out = self._output(1)
         self._err = self._output(2)
@@ -79,13 +79,13 @@ class UserStreams:
         raw = io.FileIO(fd, "w", closefd=False)
         raw.name = name
         stream = SessionOutput(io.BufferedWriter(raw), "utf-8", "backslashreplace", "\n", line_buffering=True)
-        stream.gate = self._gate
+        stream.scope = self._scope
         stream.mode = "w"  # type: ignore[misc]
         return stream
 
     def _input(self) -> SessionInput:
-        stream = SessionInput(io.BufferedReader(StdinRaw(self._gate, self._channel)), "utf-8", "surrogateescape")
-        stream.gate = self._gate
+        stream = SessionInput(io.BufferedReader(StdinRaw(self._scope, self._channel)), "utf-8", "surrogateescape")
+        stream.scope = self._scope
         stream.mode = "r"  # type: ignore[misc]
         return stream
 

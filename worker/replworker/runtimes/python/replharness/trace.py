@@ -99,18 +99,18 @@ def _format(exc: BaseException, limit: int) -> Tuple[str, Any]:
             if hidden[id(each)]:
                 undo.append((each, "__traceback__", tb))
                 _set(each, "__traceback__", short)
-        told = TracebackException(type(exc), exc, _get(exc, "__traceback__"))
-        frames = list(told.stack)
-        _mark(told, exc, hidden, limit)
-        return "".join(told.format()), frames
+        report = TracebackException(type(exc), exc, _get(exc, "__traceback__"))
+        frames = list(report.stack)
+        _mark(report, exc, hidden, limit)
+        return "".join(report.format()), frames
     finally:
         for each, name, value in reversed(undo):
             _set(each, name, value)
 
 
-def _mark(told: Any, exc: BaseException, hidden: Dict[int, int], limit: int) -> None:
+def _mark(report: Any, exc: BaseException, hidden: Dict[int, int], limit: int) -> None:
     """Add a line about omitted frames to each shortened stack."""
-    todo = [(told, exc)]
+    todo = [(report, exc)]
     while todo:
         one, each = todo.pop()
         count = hidden.get(id(each), 0)

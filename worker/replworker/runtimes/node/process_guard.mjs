@@ -28,20 +28,20 @@ export function guard(runner, streams, limits) {
     throw left;
   };
   holdTogether();
-  deafen();
+  ignoreSigint();
   keep('uncaughtException', (error) => report('uncaughtException', error, 'Uncaught '));
   keep('unhandledRejection', (error) => report('unhandledRejection', error, 'Uncaught (in promise) '));
 
   function report(event, error, prefix) {
     if (process.listenerCount(event) > 1) return; // handled by the user
     if (error instanceof Exit) {
-      if (error.message === LATE_EXIT.trim()) streams.tell(LATE_EXIT);
+      if (error.message === LATE_EXIT.trim()) streams.warn(LATE_EXIT);
       return;
     }
-    streams.tell(`${prefix}${told(error)}`);
+    streams.warn(`${prefix}${describe(error)}`);
   }
 
-  function told(error) {
+  function describe(error) {
     try {
       return raised(error, limits).traceback.replace(/^Uncaught /, '');
     } catch {
@@ -63,7 +63,7 @@ function holdTogether() {
 
 /** SIGINT accompanies each interrupt; the watcher knows of it by then. It neither kills nor reaches the
  * user's handlers, which would stop a server of an earlier eval when a later one reaches its time limit. */
-function deafen() {
+function ignoreSigint() {
   const { emit } = process;
   const listen = () => {
     // Node binds process.emit when the first listener is added, and calls it for each signal.
@@ -84,8 +84,8 @@ function quiet() {}
 /** A listener that remains when the user removes all. */
 function keep(event, listener) {
   process.on(event, listener);
-  process.on('removeListener', (name, gone) => {
-    if (name === event && gone === listener) process.on(event, listener);
+  process.on('removeListener', (name, removed) => {
+    if (name === event && removed === listener) process.on(event, listener);
   });
 }
 
@@ -96,7 +96,7 @@ function keep(event, listener) {
  * V8 unwinds everything, skipping `finally`. So Node's own record of the running callback would remain, and Node
  * would abort; its handling after a caught exception repairs the record. But not where Node is
  * just about to write that record. */
-export function halter(engine, gate) {
+export function halter(engine, scope) {
   const fatal = process._fatalException;
   const { setUncaughtExceptionCaptureCallback: capture } = process;
   let theirs = null;
@@ -114,7 +114,7 @@ export function halter(engine, gate) {
       fatal.call(process, new Error('interrupted'), false);
       for (const callback of [null, theirs]) capture.call(process, callback);
     }
-    gate.pause();
+    scope.pause();
     engine.terminate();
     return true;
   };

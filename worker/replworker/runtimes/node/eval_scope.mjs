@@ -9,7 +9,7 @@ const { defineProperty, getOwnPropertySymbols } = Object;
 const MARKS = /^Symbol\((async_id_symbol|trigger_async_id_symbol|kResourceStore)\)$/;
 
 /** Active while an eval runs. Timers, servers and promises of earlier evals are background code. */
-export class Gate {
+export class EvalScope {
   running = null; // the Run, or null
   last = 0; // number of the eval that began last
   early = new Set(); // numbers of evals to be interrupted as soon as they begin
