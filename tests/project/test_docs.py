@@ -50,7 +50,7 @@ def _section(text: str, head: str) -> str:
 
 
 def _anchors(page: Path) -> set[str]:
-    """What `#…` may follow a link to this page, as the usual renderers make it from headings."""
+    """Return the anchors of this page, as the usual renderers make them from headings."""
     heads = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text(encoding="utf-8")), re.M)
     return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
@@ -76,13 +76,13 @@ def test_every_operation_has_its_section() -> None:
 
 
 def test_every_limit_says_what_its_meeting_is_like() -> None:
-    told = _section(_text("docs/limits.md"), "What you are told")
-    assert [bound.name for bound in limit_rows() if f"`{bound.name}`" not in told] == []
+    result = _section(_text("docs/limits.md"), "What you are told")
+    assert [bound.name for bound in limit_rows() if f"`{bound.name}`" not in result] == []
 
 
 def test_every_fault_says_what_to_do() -> None:
-    told = _section(_text("docs/faults.md"), "What to do")
-    assert re.findall(r"^\| `([a-z-]+)` \|", told, re.M) == list(FAULTS)
+    result = _section(_text("docs/faults.md"), "What to do")
+    assert re.findall(r"^\| `([a-z-]+)` \|", result, re.M) == list(FAULTS)
     assert [word for word in STATUSES if f"| `{word}` |" not in _text("docs/faults.md")] == []
 
 
@@ -91,8 +91,8 @@ def test_every_kind_of_frame_is_explained() -> None:
 
 
 def test_every_command_is_in_the_table() -> None:
-    told = re.findall(r"^\| `([a-z-]+)[^`]*` \|", _section(_text("docs/cli.md"), "Commands"), re.M)
-    assert sorted(told) == sorted(COMMANDS)
+    results = re.findall(r"^\| `([a-z-]+)[^`]*` \|", _section(_text("docs/cli.md"), "Commands"), re.M)
+    assert sorted(results) == sorted(COMMANDS)
 
 
 def test_the_walk_names_files_and_functions_that_exist() -> None:

@@ -8,7 +8,28 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("wire", "worker", "broker", "cli", "bench", "docs", "tests")
-MOST_LINES = 570  # the aim is 300
+MOST_LINES = {"tests": 400}  # of a file of this part; 300 of others
+# Files of one idea that are longer: a table, an interface, or a part whose pieces share their state.
+LONGER = {
+    "wire/replwire/network.py",
+    "wire/replwire/replies.py",
+    "worker/replworker/boot.py",
+    "worker/replworker/packages/package_runner.py",
+    "worker/replworker/runtimes/interpreter_process.py",
+    "worker/replworker/runtimes/python/replharness/pickler.py",
+    "worker/replworker/runtimes/python/replharness/run.py",
+    "broker/replbroker/core/engine.py",
+    "broker/replbroker/core_driver.py",
+    "broker/replbroker/launch/forkserver_launcher.py",
+    "cli/replctl/acp/turns.py",
+    "cli/replctl/tools/default.py",
+    "tests/broker/core_harness.py",
+    "tests/mcp/test_server.py",
+    "tests/mcp/test_tools.py",
+    "tests/sandbox/attack_index.py",
+    "tests/sandbox/test_network_list.py",
+}
+MOST_OF_LONGER = 570
 PACKAGES = ("replwire", "replworker", "replbroker", "replctl", "click", "prompt_toolkit")
 
 # A script that has everything loaded, as a command has, and starts a process as the launcher does.
@@ -39,8 +60,19 @@ def test_there_are_files_to_check() -> None:
 
 
 def test_no_file_is_longer_than_one_idea() -> None:
-    lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in _python_files()}
-    assert {path: lines for path, lines in lengths.items() if lines > MOST_LINES} == {}
+    too_long = {}
+    for path in _python_files():
+        name, lines = path.relative_to(ROOT).as_posix(), len(path.read_text().splitlines())
+        most = MOST_OF_LONGER if name in LONGER else MOST_LINES.get(name.partition("/")[0], 300)
+        if lines > most:
+            too_long[name] = lines
+    assert too_long == {}
+
+
+def test_the_longer_files_are_still_longer() -> None:
+    for name in LONGER:
+        lines = len((ROOT / name).read_text().splitlines())
+        assert lines > MOST_LINES.get(name.partition("/")[0], 300), f"{name} needs no exception any more"
 
 
 def test_the_floors_hold() -> None:
