@@ -167,6 +167,7 @@ def _write_transcript(who: str, tasks: list[TaskRecord]) -> None:
 
 
 def _shorten(text: str) -> str:
+    text = text.replace(str(procs.ROOT), "…").replace(str(Path.home()), "~")
     if len(text) <= _KEPT:
         return text
     return f"{text[: _KEPT // 2]}\n(… {len(text) - _KEPT} characters …)\n{text[-_KEPT // 2 :]}"
