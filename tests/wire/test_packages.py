@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replwire.packages import InvalidPackage, parse_npm_package, parse_python_package
+from replwire.packages import InvalidPackage, parse_python_package
 
 HARMLESS = re.compile(r"[A-Za-z0-9._-]+(\[[A-Za-z0-9._,-]+\])?([<>=!~]=?[A-Za-z0-9.*+!_-]+,?)*")
 PIECES = st.lists(
@@ -23,21 +23,6 @@ PIECES = st.lists(
 @pytest.mark.parametrize("name", ["numpy", "pandas>=2.2", "a[b,c]==1.*", "A_b.c-d~=1.2", "x (>=1,<2)", "torch!=2.0"])
 def test_a_name_with_extras_and_versions_is_a_package(name: str) -> None:
     assert HARMLESS.fullmatch(str(parse_python_package(name)))
-
-
-@pytest.mark.parametrize("name", ["lodash", "@types/node@^20", "left-pad@1.3.0", "react@latest", "a@~1.2", "b@>=2"])
-def test_a_name_with_a_version_is_an_npm_package(name: str) -> None:
-    found, version = parse_npm_package(name)
-    assert name == found + (f"@{version}" if version else "")
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["../x", "/x", "a/b", "git://h/x", "a.tgz", "A.TAR.GZ", "a@file:x", "a@npm:b", "a@", "-g", "--prefix=/", "", "a b", "a@1||2", "@a"],
-)  # fmt: skip
-def test_what_npm_would_take_for_a_path_an_address_or_an_option_is_refused(name: str) -> None:
-    with pytest.raises(InvalidPackage, match="no package name"):
-        parse_npm_package(name)
 
 
 @given(PIECES.map("".join) | st.text(max_size=40))

@@ -28,8 +28,7 @@ touch "$3/whole"
 @pytest.fixture
 def maker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An interpreter that makes environments, where there is no uv."""
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setattr("replworker.runtimes.environments.find_uv", lambda: None)
     path = tmp_path / "python"
     path.write_text(MAKER)
     path.chmod(0o700)
@@ -75,7 +74,10 @@ def test_one_that_cannot_be_made_leaves_nothing_and_may_be_tried_again(maker: Pa
 def test_what_was_left_by_a_worker_that_was_killed_over_it_is_made_anew(maker: Path, tmp_path: Path) -> None:
     kept = str(tmp_path / "envs")
     (tmp_path / "do").write_text(f"touch '{tmp_path}/begun'; exec tail -f /dev/null\n")
-    code = "import sys; from replworker.runtimes.environments import resolve_interpreter; resolve_interpreter('@data', sys.argv[1], sys.argv[2], {})"
+    code = (
+        "import sys; from replworker.runtimes import environments; environments.find_uv = lambda: None\n"
+        "environments.resolve_interpreter('@data', sys.argv[1], sys.argv[2], {})"
+    )
     worker = subprocess.Popen([sys.executable, "-c", code, str(maker), kept], start_new_session=True)
     try:
         deadline = time.monotonic() + WAIT_S

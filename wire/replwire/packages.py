@@ -1,7 +1,7 @@
 """Package names in requests, and settings of the package installer.
 
-A name may have extras and version specifiers (PEP 508, PEP 440; for npm a version, range or tag). Everything else that
-package tools accept in its place is refused: options, URLs, paths, version control, aliases and markers.
+A name may have extras and version specifiers (PEP 508, PEP 440). Everything else that package tools accept in its place
+is refused: options, URLs, paths, version control and markers.
 """
 
 from __future__ import annotations
@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-_NPM_NAME = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-zA-Z0-9~][a-zA-Z0-9._~-]*")
-_NPM_VERSION = re.compile(r"[\^~]?(?:[<>]=?|=)?[0-9a-zA-Z][0-9a-zA-Z.+-]*")
-_NPM_FILES = (".tgz", ".tar", ".tar.gz")  # npm takes such a name for a file
 _SHOWN = 100
 INSTALLER_VARIABLES = re.compile(
-    r"(PIP|UV|NPM_CONFIG)_\w+|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NODE_EXTRA_CA_CERTS"
+    r"(PIP|UV)_\w+|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NODE_EXTRA_CA_CERTS"
     r"|(HTTPS?|ALL|NO)_PROXY|NETRC",
     re.IGNORECASE,
 )
@@ -59,26 +56,13 @@ def parse_python_package(text: str) -> Requirement:
     except InvalidRequirement:
         found = None
     if found is None or found.url or found.marker or any(each.operator == "===" for each in found.specifier):
-        raise InvalidPackage(_refusal(text, "numpy or pandas>=2.2"))
+        raise InvalidPackage(_refusal(text))
     return found
 
 
-def parse_npm_package(text: str) -> tuple[str, str]:
-    """Parse a name with an optional version, range or tag; return both, "" for no version.
-
-    Raises:
-        InvalidPackage: the text is anything else
-    """
-    at = text.find("@", 1)
-    name, version = (text, "") if at < 0 else (text[:at], text[at + 1 :])
-    valid = _NPM_NAME.fullmatch(name) and (_NPM_VERSION.fullmatch(version) or at < 0)
-    if not valid or len(name) > 214 or text.lower().endswith(_NPM_FILES):
-        raise InvalidPackage(_refusal(text, "lodash or @types/node@^20"))
-    return name, version
-
-
-def _refusal(text: str, example: str) -> str:
+def _refusal(text: str) -> str:
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
     return (
-        f"{shown!r} is no package name with an optional version, such as {example}; options, URLs and paths are refused"
+        f"{shown!r} is no package name with an optional version, such as numpy or pandas>=2.2; "
+        "options, URLs and paths are refused"
     )

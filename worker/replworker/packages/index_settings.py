@@ -1,7 +1,7 @@
-"""Index configuration of the broker's user, as pip, uv and npm have it, for the installer alone.
+"""Index configuration of the broker's user, as pip and uv have it, for the installer alone.
 
 uv does not read pip's files, so what they say becomes variables of uv where uv's own configuration says nothing.
-Sources: pip "Configuration", uv "Configuration files" and "Environment variables", npm "config".
+Sources: pip "Configuration", uv "Configuration files" and "Environment variables".
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from replwire.packages import InstallerSettings
 
 _PYPI = "https://pypi.org/simple"
 _PYPI_HOSTS = ("pypi.org", "files.pythonhosted.org")
-_NPM = "https://registry.npmjs.org/"
 _FILES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "PIP_CERT")
 _PIP_TO_UV = {  # where both exist, the option of pip and the variable of uv; lists are separated by spaces in both
     "index-url": "UV_DEFAULT_INDEX",
@@ -83,18 +82,6 @@ def read_python_settings(settings: InstallerSettings) -> IndexSettings:
         urls.append(_PYPI)
     paths = [*_local_paths([*urls, *env.get("UV_CONSTRAINT", "").split()]), *(env.get(name, "") for name in _FILES)]
     return IndexSettings(env, files, _existing(paths), _hosts(urls))
-
-
-def read_npm_settings(settings: InstallerSettings) -> IndexSettings:
-    """Read the configuration of npm: its files as they are, since npm alone knows their forms."""
-    files, hosts = {}, [_NPM]
-    for source in (f"{settings.home}/.npmrc", settings.env.get("NPM_CONFIG_USERCONFIG", "")):
-        if source and os.path.isfile(source):
-            files["npmrc"] = Path(source).read_text()
-            hosts += re.findall(r"^\s*(?:@[^:=\s]+:)?registry\s*=\s*(\S+)", files["npmrc"], re.M)
-    hosts += [value for name, value in settings.env.items() if name.lower() == "npm_config_registry"]
-    env = {name: value for name, value in settings.env.items() if not name.lower().endswith("_userconfig")}
-    return IndexSettings(env, files, _existing([env.get(name, "") for name in _FILES]), _hosts(hosts))
 
 
 def redact(text: str) -> str:
