@@ -82,10 +82,11 @@ class CheckpointedSession:
         confine = SandboxRequest(policy or Policy(), machine, os.getpid()) if sandboxed else None
         env = {"PATH": "/usr/bin:/bin"}
         order = WorkerArgs("", "", "python", None, python, env, self.limits, self._state.name, (), confine)
-        self.child, self._confinement = start_interpreter(order)
+        started = start_interpreter(order)
+        self.child, self._confinement = started.process, started.confinement
         self._link: Any = _Link()
         self.timers = Deadlines()
-        self.loop = build_loop(order, self._link, self.child, self._confinement, self.timers)
+        self.loop = build_loop(order, self._link, started, self.timers)
         self.loop.start()
         self.epoch, self._route, self._eval = 1, 0, 0
         self._replies: dict[int, list[dict[str, Any]]] = {}
