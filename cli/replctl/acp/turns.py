@@ -16,6 +16,7 @@ from replctl.acp.rpc import one_line
 from replctl.acp.slash_commands import SlashCall, SlashCommands, SlashContext
 from replctl.client.errors import ReplError
 from replctl.client.protocol import ALWAYS_ACCEPTED_BYTES
+from replwire.quantities import count_of
 
 if TYPE_CHECKING:
     from replctl.acp.sessions import AcpSession
@@ -119,7 +120,8 @@ class PromptTurn:
         if (mismatch := self.services.broker.take_mismatch()) is not None:
             self.send_message(f"{mismatch}.")
         if self._links:
-            self.send_message(f"{self._links} linked resource(s) ignored: only a prompt's text is run, as code.")
+            ignored = count_of(self._links, "linked resource")
+            self.send_message(f"{ignored} ignored: only a prompt's text is run, as code.")
         if (call := self.services.commands.parse(self.text)) is not None:
             await self._run_command(call)
         elif self.text.strip():
