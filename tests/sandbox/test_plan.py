@@ -139,7 +139,7 @@ def test_a_root_broker_runs_sessions_as_others_each_as_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "cause", "mend"),
+    ("machine", "cause", "fix"),
     [
         (
             replace(PLAIN, bwrap=None, bwrap_problem="there is no /usr/bin/bwrap"),

@@ -137,7 +137,7 @@ def test_a_canary_that_says_nonsense_is_no_proof() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected", "host", "cause", "mend"),
+    ("expected", "host", "cause", "fix"),
     [
         ("bwrap: Unknown option --size", HostSettings(), "too old", "0.7"),
         (
