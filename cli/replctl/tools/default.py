@@ -84,7 +84,7 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `env`."""
 
-    action: Literal["show", "activate", "deactivate"] | PackageAction = "show"
+    action: Literal["show", "activate", "deactivate", PackageAction] = "show"
     session: str = DEFAULT_SESSION
     path: Annotated[str | None, Meta(description="activate: environment or project")] = None
     packages: list[str] = []
@@ -290,8 +290,7 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_output(environment="string"),
-        text="Packages, no network needed: add, rm, update, status, instantiate, resolve, test. "
-        "Environment: show, activate (restarts it).",
+        text="Packages, without a network too. Environment: show, activate (restarts it).",
     ),
     ToolDefinition(
         name="stdin",
