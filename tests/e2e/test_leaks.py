@@ -22,7 +22,8 @@ def _rss_kib(pid: int) -> int:
 
 
 def _files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
+    found = (str(path.relative_to(directory)) for path in directory.rglob("*"))
+    return sorted(re.sub(r"mounts/\d+-\w+", "mounts/WORKER", name) for name in found)
 
 
 def _zombies(broker: BrokerProcess) -> list[int]:
@@ -47,6 +48,8 @@ def _calm(broker: BrokerProcess, wire: Wire) -> dict[str, object]:
     """Return the resources in use once the pool is full again and no process is dying."""
     _pool_full(wire)
     wait_until(lambda: not _zombies(broker), "no zombies")
+    wait_until(lambda: _files(broker.directory).count("packages/mounts/WORKER") == 3, "mounts of the workers that live")
+    wait_until(lambda: not any((broker.directory / "packages/.removed").iterdir()), "what was set aside is deleted")
     stats = wire.ask("stats")["stats"]
     return {
         "fds": _fds(broker.pid),
@@ -77,7 +80,8 @@ def test_a_clean_end_leaves_no_process_and_no_socket(start: Start) -> None:
     assert broker.stop() == 0
     assert not [pid for pid in family if Path(f"/proc/{pid}").exists()]
     rest = [name for name in _files(broker.directory) if not re.fullmatch(r"sessions-\w+\.ndjson(\.lock)?", name)]
-    assert rest == ["audit.ndjson", "config.toml", "log", "run", "run/b.sock.lock"]
+    empty = ["packages", "packages/.removed", "packages/mounts"]
+    assert rest == ["audit.ndjson", "config.toml", "log", *empty, "run", "run/b.sock.lock"]
 
 
 def test_a_broker_with_more_than_a_thousand_descriptors_ends_as_cleanly(start: Start) -> None:

@@ -344,6 +344,7 @@ class ForkserverLauncher:
         while reap_orphans(set()) and time.monotonic() < deadline:
             time.sleep(0.001)
         remove_stale_state(self._settings.state_dir)
+        self._package_remover.close(_CLOSE_TIMEOUT_S)
         resource_tracker._resource_tracker._pid = None  # reaped; from 3.12 on it would be waited for again at exit
         os.close(self._wake)
 

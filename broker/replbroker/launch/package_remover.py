@@ -23,6 +23,7 @@ class PackageRemover:
         self._state_dir = state_dir
         self._cache_bytes = cache_bytes
         self._tasks: SimpleQueue[str | None] = SimpleQueue()
+        self._closing = False
         self._thread = threading.Thread(target=self._run, name="package-removal", daemon=True)
         self._thread.start()
         self._tasks.put(None)
@@ -35,8 +36,14 @@ class PackageRemover:
         """Remove what a dead worker has left."""
         self._tasks.put(None)
 
+    def close(self, timeout_s: float) -> None:
+        """Remove what dead workers have left, as far as the time allows; the next start removes the rest."""
+        self._closing = True
+        self._tasks.put(None)
+        self._thread.join(timeout_s)
+
     def _run(self) -> None:
-        while True:
+        while not (self._closing and self._tasks.empty()):
             session = self._tasks.get()
             try:
                 set_aside_packages(self._state_dir, session)
