@@ -40,9 +40,9 @@ def test_a_ping_is_one_message_and_opens_nothing(wire: Any) -> None:
 @scenario(167)
 def test_a_client_that_vanishes_in_the_middle_harms_nobody(wire: Any, site: Open) -> None:
     """REPLy's spec wants its eval cancelled; here it goes on, and anybody may read it."""
-    with site().wire() as wire:
-        request = wire.send("eval", code="x = input()\nx", session="s", if_missing="create")
-        wire.until(request, "need-input")
+    with site().wire() as other:
+        request = other.send("eval", code="x = input()\nx", session="s", if_missing="create")
+        other.until(request, "need-input")
     assert wire.run("1+1", session="other").value == "2"
     assert wire.ask("stdin", session="s", input="on\n")["delivered"] == ["s"]
     assert wire.ask("read", session="s", eval_id=1, wait_ms=20_000).value == "'on'"

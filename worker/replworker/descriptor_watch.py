@@ -33,3 +33,7 @@ class DescriptorWatch:
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler()
+
+    def close(self) -> None:
+        """Stop watching. The watched descriptors belong to others."""
+        self._epoll.close()

@@ -133,8 +133,9 @@ class WorkerSession:
         return self._checkpoints.recover(cause)
 
     def close(self) -> None:
-        """End the copies of the interpreter."""
+        """End the copies of the interpreter, and watch no descriptor any more."""
         self._checkpoints.close()
+        self.watch.close()
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat with the resource use."""

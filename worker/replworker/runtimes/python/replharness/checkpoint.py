@@ -51,6 +51,12 @@ class Checkpointer:
         """Take a checkpoint and reply; return None, or in an interpreter started from the copy its first frame."""
         number, automatic = message["n"], message.get("automatic") is True
         try:
+            return self._take(number, automatic)
+        except MemoryError:  # the session has used all it may: it goes on as before
+            return _answer(number, error="out of memory")
+
+    def _take(self, number: int, automatic: bool) -> Any:
+        try:
             with ReceivedDescriptor(self._own_fds[3], number) as fd:
                 link = duplicate_high(fd)
         except (NoDescriptor, OSError) as exc:
@@ -88,7 +94,10 @@ class Checkpointer:
             )
         finally:
             pthread_sigmask(SIG_SETMASK, mask)
-        self._runner.warm()  # the faults of copy-on-write are paid now rather than in the next eval
+        try:
+            self._runner.warm()  # the faults of copy-on-write are paid now rather than in the next eval
+        except MemoryError:
+            pass
         return None
 
     def _become_copy(self, link: int, survey: Survey, state: Any) -> None:
