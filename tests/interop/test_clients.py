@@ -94,7 +94,7 @@ def test_the_inspectors_load(peers: Peers, broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("generation", ["v1", "v2"])
 def test_the_official_typescript_client(peers: Peers, broker: BrokerProcess, generation: str) -> None:
     script = str(peers.modules.parent / "talk_sdk.mjs")
-    result = json.loads(run(broker, peers.node, script, generation, *command(broker)))
+    result = json.loads(run(broker, peers.node, script, generation, *command(broker), "--structured"))
     assert result["tools"] == OUR_TOOLS
     assert result["value"]["content"][0]["text"].splitlines()[0] == "42"
     assert result["error"]["isError"] is True
