@@ -21,7 +21,6 @@ LONGER = {
     "broker/replbroker/core/engine.py",
     "broker/replbroker/core_driver.py",
     "broker/replbroker/launch/forkserver_launcher.py",
-    "cli/replctl/acp/turns.py",
     "cli/replctl/tools/default.py",
     "tests/broker/core_harness.py",
     "tests/mcp/test_server.py",

@@ -14,6 +14,7 @@ from replctl.acp.modes import Mode, stricter
 from replctl.acp.permissions import Decision
 from replctl.acp.rpc import one_line
 from replctl.acp.slash_commands import SlashCall, SlashCommands, SlashContext
+from replctl.acp.turn_updates import TurnUpdates
 from replctl.client.errors import ReplError
 from replctl.client.protocol import ALWAYS_ACCEPTED_BYTES
 from replwire.quantities import count_of
@@ -21,11 +22,10 @@ from replwire.quantities import count_of
 if TYPE_CHECKING:
     from replctl.acp.sessions import AcpSession
     from replctl.client.result import Result
-    from replwire.replies import Approval, Reply
+    from replwire.replies import Approval
 
 WAIT_SECONDS = 3600.0  # wait of one request; then `read` continues. The eval itself has no such limit
 INTERRUPT_SECONDS = 5.0  # time for the code of a cancelled turn to react to the interrupt
-_SHOW_SECONDS = 0.1  # between two updates with live output; each repeats all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,16 @@ class _CancelledBeforeStart(Exception):
 class PromptTurn:
     """A prompt in progress. It is its session's `turn` from the moment it is read until it is resolved."""
 
-    def __init__(self, desk: AcpServices, session: AcpSession, text: str, links: int, mode: Mode) -> None:
-        self.services, self.session, self.text = desk, session, text
+    def __init__(self, services: AcpServices, session: AcpSession, text: str, links: int, mode: Mode) -> None:
+        self.services, self.session, self.text = services, session, text
         self._links, self._requested_mode = links, mode
         self._record = store.StoredTurn(turn=secrets.token_hex(6), at=store.now(), prompt=store.truncate_middle(text))
-        self._tool_call: dict[str, Any] | None = None  # current state of the tool call
-        self._live_output = render.LiveOutput()
+        self.updates = TurnUpdates(services.client, session.id, self._record)
         self._cancelled = self._abandoned = False
         self._permission_request: int | None = None  # id of the pending permission request
         self._eval_request_id: str | None = None  # id of the eval's request, once sent
         self._eval_id: int | None = None  # the eval's number, once `read` continues it
         self._task: asyncio.Task[Any] | None = None
-        self._show_timer: asyncio.TimerHandle | None = None
         self._end_event = asyncio.Event()
 
     @property
@@ -68,8 +66,6 @@ class PromptTurn:
     def _is_plan_mode(self) -> bool:
         return self.mode is Mode.PLAN
 
-    # --- from start to end ---
-
     async def run(self) -> str:
         """Run the turn and return its stop reason. Raises RpcError if no broker can be reached."""
         self._task = asyncio.current_task()
@@ -77,25 +73,25 @@ class PromptTurn:
         try:
             await self._work()
         except _CancelledBeforeStart:
-            self._close_tool_call("failed", "Not run: cancelled.")
+            self.updates.close_tool_call("failed", "Not run: cancelled.")
         except asyncio.CancelledError:
             if not self._abandoned or self._task is None:
                 raise
             self._task.uncancel()
-            self._close_tool_call("failed")
-            self.send_message(
+            self.updates.close_tool_call("failed")
+            self.updates.send_message(
                 "The code ignores the interrupt and keeps running; `/jobs` shows it, `/reset` ends it."
                 if self._eval_request_id is not None
                 else "The command cannot be stopped and continues."
             )
         except ReplError as error:
-            self._close_tool_call("failed")
+            self.updates.close_tool_call("failed")
             if error.code == "no-broker" and not self._cancelled:
                 self._record.messages.append(one_line(error.message))
                 raise unreachable_error(error) from None
-            self.send_message(self._denial_text(error) or render.error_text(error))
+            self.updates.send_message(self._denial_text(error) or render.error_text(error))
             if error.code == "broker-lost":
-                self.send_message("The variables are lost with the broker; the next prompt starts a new one.")
+                self.updates.send_message("The variables are lost with the broker; the next prompt starts a new one.")
         finally:
             stop = self._resolve()
         return stop
@@ -105,11 +101,11 @@ class PromptTurn:
 
         Nothing is awaited between this call and the response to the prompt.
         """
-        self._close_tool_call("failed")  # still open only after an internal error
+        self.updates.close_tool_call("failed")  # still open only after an internal error
         self.session.turn = None
         stop = "cancelled" if self._cancelled else "end_turn"
         self._record.stop = stop
-        self._record.tool = self._tool_call
+        self._record.tool = self.updates.tool_call
         self._save()
         self._end_event.set()
         return stop
@@ -118,16 +114,16 @@ class PromptTurn:
         await self.session.wait_settled()
         self.session.set_title(self.text)
         if (mismatch := self.services.broker.take_mismatch()) is not None:
-            self.send_message(f"{mismatch}.")
+            self.updates.send_message(f"{mismatch}.")
         if self._links:
             ignored = count_of(self._links, "linked resource")
-            self.send_message(f"{ignored} ignored: only a prompt's text is run, as code.")
+            self.updates.send_message(f"{ignored} ignored: only a prompt's text is run, as code.")
         if (call := self.services.commands.parse(self.text)) is not None:
             await self._run_command(call)
         elif self.text.strip():
             await self._evaluate()
         else:
-            self.send_message("Nothing to run.")
+            self.updates.send_message("Nothing to run.")
 
     def _save(self) -> None:
         try:
@@ -173,44 +169,13 @@ class PromptTurn:
             raise _CancelledBeforeStart
         self._eval_request_id = request
 
-    # --- what the client is told ---
-
-    def send_message(self, text: str) -> None:
-        """Send a message of the agent; several messages become paragraphs."""
-        first = not self._record.messages
-        self._record.messages.append(store.truncate_middle(text))
-        self.services.client.send_update(
-            self.session.id, "agent_message_chunk", content=render.text_block(text if first else f"\n\n{text}")
-        )
-
-    def _open_tool_call(self, title: str, kind: str, status: str, code: str) -> None:
-        self._tool_call = {"toolCallId": f"call-{self._record.turn}", "title": title, "kind": kind, "status": status}
-        self.services.client.send_update(self.session.id, "tool_call", **self._tool_call, rawInput={"code": code})
-
-    def _update_tool_call(self, **fields: Any) -> None:
-        assert self._tool_call is not None
-        self._tool_call |= fields
-        self.services.client.send_update(
-            self.session.id, "tool_call_update", toolCallId=self._tool_call["toolCallId"], **fields
-        )
-
-    def _close_tool_call(self, status: str, say: str | None = None, *texts: str, **fields: Any) -> None:
-        """Close the tool call if one is open, and send the reason."""
-        if self._show_timer is not None:
-            self._show_timer.cancel()
-        if self._tool_call is not None and self._tool_call["status"] not in ("completed", "failed"):
-            content = render.tool_content(self._live_output.text(), *texts)
-            self._update_tool_call(status=status, content=content, **fields)
-        if say is not None:
-            self.send_message(say)
-
     # --- commands ---
 
     async def _run_command(self, call: SlashCall) -> None:
         command, commands = call.command, self.services.commands
         if command is None:
             names = ", ".join(f"/{name}" for name in commands.names)
-            self.send_message(f"Unknown command /{call.name[:40]}. Commands: {names}")
+            self.updates.send_message(f"Unknown command /{call.name[:40]}. Commands: {names}")
             return
         if command.changes and not await self.authorize(f"/{call.name} {call.argument}".strip(), "other", self.text):
             return
@@ -221,40 +186,40 @@ class PromptTurn:
             if error.code != "session-not-found" or self.session.record.session is not None:
                 raise
             text = "Nothing has been run in this session yet."
-        self._close_tool_call("completed")
-        self.send_message(render.as_markdown(text))
+        self.updates.close_tool_call("completed")
+        self.updates.send_message(render.as_markdown(text))
 
     # --- permission ---
 
     async def authorize(self, title: str, kind: str, code: str) -> bool:
         """Open a tool call and return True if it may proceed; if not, close it and send the reason."""
         if self._is_plan_mode():
-            self._open_tool_call(title, kind, "failed", code)
-            self.send_message(
+            self.updates.open_tool_call(title, kind, "failed", code)
+            self.updates.send_message(
                 "Not run: the session is in plan mode, which changes nothing. `/help` lists read-only commands."
             )
             return False
         asks = self.mode is Mode.ASK
-        self._open_tool_call(title, kind, "pending" if asks else "in_progress", code)
+        self.updates.open_tool_call(title, kind, "pending" if asks else "in_progress", code)
         if not asks:
             return True
         decision = await self._request_permission(code)
         self._record.permission = decision
         if decision is not Decision.ALLOWED:
-            self._close_tool_call("failed", permissions.DENIAL_TEXTS[decision])
+            self.updates.close_tool_call("failed", permissions.DENIAL_TEXTS[decision])
             return False
         if self._is_plan_mode():  # mode changed while asking
-            self._close_tool_call("failed", "Not run: the session is in plan mode now.")
+            self.updates.close_tool_call("failed", "Not run: the session is in plan mode now.")
             return False
-        self._update_tool_call(status="in_progress")
+        self.updates.update_tool_call(status="in_progress")
         return True
 
     async def _on_approval(self, approval: Approval) -> bool:
         """Ask the user about an eval that a hook of the broker wants approved, whatever the session's mode."""
-        self._update_tool_call(title=f"{approval.title} {approval.reason}", status="pending")
+        self.updates.update_tool_call(title=f"{approval.title} {approval.reason}", status="pending")
         self._record.permission = decision = await self._request_permission(self.text)
         if decision is Decision.ALLOWED:
-            self._update_tool_call(title=render.title(self.text), status="in_progress")
+            self.updates.update_tool_call(title=render.title(self.text), status="in_progress")
         return decision is Decision.ALLOWED
 
     def _denial_text(self, error: ReplError) -> str | None:
@@ -265,8 +230,8 @@ class PromptTurn:
     async def _request_permission(self, code: str) -> Decision:
         if self._cancelled:
             return Decision.CANCELLED
-        assert self._tool_call is not None
-        tool = {**self._tool_call, "rawInput": {"code": code}, "content": render.tool_content(code)}
+        assert self.updates.tool_call is not None
+        tool = {**self.updates.tool_call, "rawInput": {"code": code}, "content": render.tool_content(code)}
         self._permission_request = permissions.request_permission(self.services.client, self.session.id, tool)
         response = await self.services.client.wait_response(self._permission_request, self.services.permission_seconds)
         self._permission_request = None
@@ -281,21 +246,20 @@ class PromptTurn:
             return
         had_turns = self.session.last_turn is not None
         result = await self._run(code)
-        if self._show_timer is not None:
-            self._show_timer.cancel()
+        self.updates.stop_live_output()
         self.session.on_eval_finished(result)
         record = self._record
         record.home, record.epoch, record.eval_id = self.session.repl_session_id, result.epoch, result.eval_id
         self.session.last_turn = record
-        self._close_tool_call(
+        self.updates.close_tool_call(
             "completed" if result.ok else "failed", None, result.traceback or "", rawOutput=render.raw_output(result)
         )
         if self._cancelled:
             return
         for picture in render.images(result):
-            self.services.client.send_update(self.session.id, "agent_message_chunk", content=picture)
+            self.updates.send_chunk(picture)
         for text in render.messages(result, had_turns):
-            self.send_message(text)
+            self.updates.send_message(text)
 
     async def _check_size(self, code: str) -> None:
         """Refuse code over the broker's limit before it is shown, which would send it back whole."""
@@ -313,8 +277,8 @@ class PromptTurn:
             code,
             session.repl_session,
             wait=WAIT_SECONDS,
-            on_output=self._on_output,
-            on_status=self._on_status,
+            on_output=self.updates.on_output,
+            on_status=self.updates.on_status,
             on_request=self._on_request_id,
             create=own,
             runtime=session.record.runtime if own else None,
@@ -328,32 +292,9 @@ class PromptTurn:
             self._eval_id = result.eval_id
             offset = len(result.out.encode()) + len(result.err.encode())
             more = await client.read(
-                session.repl_session, result.eval_id, wait=WAIT_SECONDS, offset=offset, on_output=self._on_output
+                session.repl_session, result.eval_id, wait=WAIT_SECONDS, offset=offset, on_output=self.updates.on_output
             )
             more.out, more.err, more.created = result.out + more.out, result.err + more.err, result.created
             more.session_id = result.session_id
             result = more
         return result
-
-    def _on_output(self, _stream: str, text: str) -> None:
-        self._live_output.add(text)
-        self._schedule_show()
-
-    def _on_status(self, reply: Reply) -> None:
-        status = reply.status or ()
-        if "queued" in status:
-            ahead = reply.queue_position or 0
-            self._update_tool_call(content=render.tool_content(f"queued behind {ahead} eval(s)"))
-        elif "output-dropped" in status:
-            self._live_output.add(f"\n…[{reply.dropped_bytes or 0} bytes skipped because they came too fast]…\n")
-
-    def _schedule_show(self) -> None:
-        if self._show_timer is None:
-            self._show_timer = asyncio.get_running_loop().call_later(_SHOW_SECONDS, self._send_output)
-
-    def _send_output(self) -> None:
-        self._show_timer = None
-        if self.services.client.is_slow:
-            self._schedule_show()
-        else:
-            self._update_tool_call(content=render.tool_content(self._live_output.text()))

@@ -8,17 +8,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from replctl.client import flows, protocol
+from replctl.client.base import Stdin
 from replctl.client.connect import connect
 from replctl.client.errors import ReplError
 from replctl.client.event_stream import events_in, subscribe_fields
-from replctl.client.operations import Operations, Stdin
+from replctl.client.operations import Operations
 from replctl.client.request_fields import eval_fields
 from replctl.client.result import OnOutput, OnStatus, PendingRequest, Result
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.replies import Approval, EnvironmentEntry, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
-    from replctl.client.start import BrokerReady
     from replctl.client.transport import Transport
 
 T = TypeVar("T")
@@ -36,19 +36,7 @@ class AsyncClient(Operations[Coroutine[Any, Any, Reply], Coroutine[Any, Any, Res
     running in its session, `jobs` lists it and `interrupt` ends it. Arguments, results and errors are as in `Client`.
     """
 
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        agent: str | None = None,
-        start: bool = True,
-        on_start: Callable[[BrokerReady], None] | None = None,
-        key: str | None = None,
-        directory: str | None = ".",
-        on_mismatch: Callable[[str], None] | None = None,
-        binding: str | None = None,
-    ) -> None:
-        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch, binding)
-        self._transport: Transport | None = None
+    def _open(self) -> None:
         self.connection_count = 0  # connections so far; each may be to another broker
         self._connect_lock = asyncio.Lock()
         self._futures: dict[str, asyncio.Future[None]] = {}

@@ -2,79 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from replctl.client import flows, request_fields
-from replctl.client.address import Address, project_at, resolve
-from replctl.client.protocol import ClientProtocol
-from replctl.client.result import OnOutput, OnStatus, Result
+from replctl.client.base import BaseClient, ReplyT, ResultT
+from replctl.client.result import OnOutput
 from replwire.identifiers import DEFAULT_SESSION
-from replwire.replies import Reply
-
-if TYPE_CHECKING:
-    from replctl.client.start import BrokerReady
-
-ReplyT = TypeVar("ReplyT")  # Reply, or a coroutine that returns one
-ResultT = TypeVar("ResultT")  # Result, or a coroutine that returns one
-Stdin = str | Callable[[], str | None]
 
 
-class Operations(ABC, Generic[ReplyT, ResultT]):
+class Operations(BaseClient[ReplyT, ResultT]):
     """Operations shared by `Client` and `AsyncClient`. Each raises ReplError if the broker refuses."""
-
-    def __init__(
-        self,
-        endpoint: str | None,
-        agent: str | None,
-        start: bool,
-        on_start: Callable[[BrokerReady], None] | None,
-        key: str | None,
-        directory: str | None,
-        on_mismatch: Callable[[str], None] | None,
-        binding: str | None,
-    ) -> None:
-        self.address: Address = resolve(endpoint, os.environ, os.getuid())
-        self.agent = agent
-        self._start = start
-        self._on_start = on_start
-        self._key = key
-        project = project_at(self.address, directory)
-        self._protocol = ClientProtocol(agent, os.urandom(4).hex() + "-", project, on_mismatch, binding)
-
-    @property
-    def broker_version(self) -> str | None:
-        """The broker's version if it differs from this client's; None before the first reply."""
-        return self._protocol.broker_version
-
-    @abstractmethod
-    def request(self, op: str, **fields: Any) -> ReplyT:
-        """Send an operation and return its final reply."""
-
-    @abstractmethod
-    def send_nowait(self, op: str, fields: dict[str, Any]) -> None:
-        """Send an operation without waiting for its reply, if connected."""
-
-    @abstractmethod
-    def _run(self, flow: flows.Flow[Result]) -> ResultT: ...
-
-    def _feed_stdin(self, session: str | None, source: Stdin | None, then: OnStatus | None) -> OnStatus | None:
-        """Return a callback that answers `need-input` from `source` and passes every status on."""
-        if source is None:
-            return then
-        texts = [source] if isinstance(source, str) else None
-
-        def on_status(reply: Reply) -> None:
-            if "need-input" in (reply.status or ()):
-                text = source() if callable(source) else texts.pop() if texts else None
-                if text is not None:
-                    self.send_nowait("stdin", {"session": reply.session or session, "input": text})
-            if then is not None:
-                then(reply)
-
-        return on_status
 
     def read(
         self,

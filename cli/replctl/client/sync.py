@@ -9,18 +9,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from replctl.client import flows, protocol
+from replctl.client.base import Stdin
 from replctl.client.connect import connect
 from replctl.client.errors import ReplError
 from replctl.client.event_stream import iterate_events
-from replctl.client.operations import Operations, Stdin
+from replctl.client.operations import Operations
 from replctl.client.request_fields import eval_fields
 from replctl.client.result import OnOutput, OnStatus, PendingRequest, Result
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.replies import Approval, EnvironmentEntry, JobEntry, Reply, SessionEntry
 
 if TYPE_CHECKING:
-    from replctl.client.start import BrokerReady
-    from replctl.client.transport import Transport
+    pass
 
 T = TypeVar("T")
 InputDescriptor = Callable[[], int | None]
@@ -32,31 +32,11 @@ class Client(Operations[Reply, Result]):
 
     Not thread-safe: each thread needs its own. If the broker goes away, one call raises `broker-lost`, and the next
     connects to its successor. Times are in seconds. Every method raises ReplError if the broker refuses.
-
-    Args:
-        endpoint: Address of the broker; None for REPLCTL_ENDPOINT, the config file or the user's socket.
-        agent: Agent label, used for fair scheduling.
-        start: Start a broker if none is running.
-        on_start: Called with the ready message of a broker that was started.
-        key: Client key file for endpoints over TCP; None for REPLCTL_KEY_FILE.
-        directory: The session `default` is that of this directory's project; None for that of the agent.
-        on_mismatch: Called once per connection with a sentence if the broker has another version.
-        binding: Label of the interface that the agent is used through, for the broker's rules.
+    The arguments are those of `BaseClient`.
     """
 
-    def __init__(
-        self,
-        endpoint: str | None = None,
-        agent: str | None = None,
-        start: bool = True,
-        on_start: Callable[[BrokerReady], None] | None = None,
-        key: str | None = None,
-        directory: str | None = ".",
-        on_mismatch: Callable[[str], None] | None = None,
-        binding: str | None = None,
-    ) -> None:
-        super().__init__(endpoint, agent, start, on_start, key, directory, on_mismatch, binding)
-        self._transport: Transport | None = connect(self.address, start, on_start, key)
+    def _open(self) -> None:
+        self._transport = connect(self.address, self._start, self._on_start, self._key)
 
     def eval(
         self,
