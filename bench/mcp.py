@@ -22,7 +22,7 @@ from bench.mcp_servers import (
     REPLCTL,
     ColdReplctlMcp,
     McpContender,
-    McpConversation,
+    McpPeer,
     PositMcp,
     PyKernelMcp,
     ReplctlMcp,
@@ -52,7 +52,7 @@ _TASKS = {
     "a plot": _PLOT,
 }
 
-Conversations = dict[str, McpConversation]
+Conversations = dict[str, McpPeer]
 
 
 def measure(plan: BenchPlan) -> list[BenchTable]:
@@ -112,7 +112,7 @@ def _is_installed(peer: Path) -> bool:
 def _resets(talks: Conversations, plan: BenchPlan) -> BenchTable:
     """Each when the pool is full again, which is how agents reset; and ours as fast as they can be asked for."""
 
-    def again(talk: McpConversation) -> Callable[[], object]:
+    def again(talk: McpPeer) -> Callable[[], object]:
         def reset() -> None:
             assert is_two(talk.reset())
 
@@ -151,7 +151,7 @@ def _reading_tables(talks: Conversations) -> list[BenchTable]:
     return tables
 
 
-def _checked_eval(talk: McpConversation, holds: Callable[[ToolAnswer], bool], code: str) -> Callable[[], object]:
+def _checked_eval(talk: McpPeer, holds: Callable[[ToolAnswer], bool], code: str) -> Callable[[], object]:
     """Run this code, and see to it that the answer is one."""
 
     def run() -> None:

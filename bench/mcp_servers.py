@@ -36,7 +36,7 @@ class ToolAnswer(NamedTuple):
     sent: int
 
 
-class McpConversation(ABC):
+class McpConversation:
     """A server and its client, one request at a time."""
 
     log: Path | None = None  # where the server's stderr goes, if not to ours
@@ -74,17 +74,6 @@ class McpConversation(ABC):
                 pictures, holder[key] = pictures + 1, ""
         return ToolAnswer(text, pictures, len(encode(result)))
 
-    @abstractmethod
-    def eval(self, code: str) -> ToolAnswer:
-        """Run code."""
-
-    @abstractmethod
-    def reset(self) -> ToolAnswer:
-        """Start a fresh process and return its answer to `1+1`."""
-
-    def wait_until_idle(self) -> None:  # noqa: B027 - most have nothing to wait for
-        """Come to rest: nothing is left over from the call before."""
-
     def close(self) -> None:
         """End the server, and what it started."""
         below = procs.process_tree(self._process.pid)[1:]
@@ -94,7 +83,22 @@ class McpConversation(ABC):
                 os.kill(pid, signal.SIGKILL)
 
 
-class ReplctlMcp(McpConversation):
+class McpPeer(McpConversation, ABC):
+    """A server that is timed."""
+
+    @abstractmethod
+    def eval(self, code: str) -> ToolAnswer:
+        """Run code."""
+
+    @abstractmethod
+    def reset(self) -> ToolAnswer:
+        """Start a fresh process and return its answer to `1+1`."""
+
+    def wait_until_idle(self) -> None:
+        """Come to rest: nothing is left over from the call before."""
+
+
+class ReplctlMcp(McpPeer):
     """`replctl mcp`, in a session that ends with it: the directory it was opened with does too."""
 
     _session = "bench"
@@ -120,7 +124,7 @@ class ReplctlMcp(McpConversation):
         procs.stop(self._process)
 
 
-class PositMcp(McpConversation):
+class PositMcp(McpPeer):
     """`mcp-repl`."""
 
     def eval(self, code: str) -> ToolAnswer:
@@ -132,7 +136,7 @@ class PositMcp(McpConversation):
         return self.eval("\x041+1")
 
 
-class PyKernelMcp(McpConversation):
+class PyKernelMcp(McpPeer):
     """`pykernel-mcp`. A model reads its text; the page for people that comes with each answer is only sent."""
 
     log = Path(os.devnull)  # two lines for each call
@@ -152,14 +156,14 @@ class McpContender:
 
     def __init__(
         self,
-        kind: type[McpConversation],
+        kind: type[McpPeer],
         argv: list[str],
         env: dict[str, str] | None = None,
         broker: ours.RawClient | None = None,
     ) -> None:
         self._kind, self._argv, self._env, self._broker = kind, argv, env, broker
         self._stack = ExitStack()
-        self.conversation: McpConversation | None = None
+        self.conversation: McpPeer | None = None
 
     def start(self) -> None:
         """Start it in a directory of its own, which is its sessions' workspace."""
@@ -174,7 +178,7 @@ class McpContender:
         self._stack.close()
         self.conversation = None
 
-    def ensure_started(self) -> McpConversation:
+    def ensure_started(self) -> McpPeer:
         """Return the server, started if it was not."""
         if self.conversation is None:
             self.start()

@@ -81,25 +81,17 @@ class _McpServer(ReadingServer):
         self._talk.close()
 
 
-class _Bare(McpConversation):
-    """A conversation whose calls are made by `_McpServer`."""
+class _QuietConversation(McpConversation):
+    """A conversation whose server's stderr is not shown."""
 
     log = Path(os.devnull)
-
-    def eval(self, code: str) -> ToolAnswer:
-        """Not used here."""
-        raise NotImplementedError
-
-    def reset(self) -> ToolAnswer:
-        """Not used here."""
-        raise NotImplementedError
 
 
 class OursReading(_McpServer):
     """`replctl mcp`, with a broker that runs."""
 
     def __init__(self, directory: Path, argv: list[str], env: dict[str, str]) -> None:
-        super().__init__(_Bare(argv, directory, env))
+        super().__init__(_QuietConversation(argv, directory, env))
 
     def do(self, step: Step) -> None:
         """Make the calls of one step."""
@@ -125,7 +117,7 @@ class PositReading(_McpServer):
 
     def __init__(self, directory: Path) -> None:
         argv = [str(POSIT), "--interpreter", "python", "--sandbox", "workspace-write"]
-        super().__init__(_Bare(argv, directory, {"PATH": f"{POSIT.parent}:{os.environ['PATH']}"}))
+        super().__init__(_QuietConversation(argv, directory, {"PATH": f"{POSIT.parent}:{os.environ['PATH']}"}))
 
     def do(self, step: Step) -> None:
         """Make the calls of one step."""
@@ -155,7 +147,7 @@ class JupyterReading(_McpServer):
         places = ["--document-url", url, "--code-sandbox-url", url, "--document-id", "a.ipynb"]
         tokens = ["--document-token", "bench", "--code-sandbox-token", "bench"]
         start = [str(JUPYTER / "jupyter-mcp-server"), "start", "--transport", "stdio", "--jupyterlab", "False"]
-        super().__init__(_Bare([*start, *places, *tokens], directory, environ))
+        super().__init__(_QuietConversation([*start, *places, *tokens], directory, environ))
         self._talk.call("use_notebook", notebook_name="a", notebook_path="a.ipynb", mode="create")
         self._session = "a"
         self._created = {"a"}

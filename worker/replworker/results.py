@@ -52,24 +52,11 @@ def build_result(
         ns: namespace that the code ran in
         hint: what the sandbox has to do with its failure
     """
-    dropped = job.output.dropped() + result.value_dropped
-    done = Reply(
-        id=job.request_id,
-        status=["done"],
-        eval_id=job.eval_id,
-        epoch=epoch,
-        state=report.state,
-        cause=report.cause,
-        checkpoint=report.checkpoint,
-        hint=result.hint or hint,
-        ephemeral=True if assignment.ephemeral else None,
-        changed=result.changed or None,
-        duration_ms=round((time.monotonic() - job.started) * 1000, 3),
-        truncated=True if dropped else None,
-        images_dropped=result.images_dropped or None,
-        dropped_bytes=dropped or None,
-        background_bytes=background or None,
-    )
+    done = _final_reply(job, epoch, report, job.output.dropped() + result.value_dropped)
+    done.hint = result.hint or hint
+    done.ephemeral = True if assignment.ephemeral else None
+    done.changed, done.images_dropped = result.changed or None, result.images_dropped or None
+    done.background_bytes = background or None
     if job.limit_ms is not None:
         done.status, done.err = ["done", "error", "timeout"], f"eval timed out after {job.limit_ms} ms"
         done.max_eval_time_ms, done.hint = job.limit_ms, job.time_hint
@@ -139,19 +126,7 @@ def build_package_result(job: EvalRecord, error: str | None, epoch: int, report:
         epoch: current epoch of the session
         report: what has happened to the earlier variables, reported once
     """
-    dropped = job.output.dropped()
-    done = Reply(
-        id=job.request_id,
-        status=["done"],
-        eval_id=job.eval_id,
-        epoch=epoch,
-        state=report.state,
-        cause=report.cause,
-        checkpoint=report.checkpoint,
-        duration_ms=round((time.monotonic() - job.started) * 1000, 3),
-        truncated=True if dropped else None,
-        dropped_bytes=dropped or None,
-    )
+    done = _final_reply(job, epoch, report, job.output.dropped())
     if job.limit_ms is not None and error is not None:
         done.status, done.err = ["done", "error", "timeout"], f"installing timed out after {job.limit_ms} ms"
         done.max_eval_time_ms, done.hint = job.limit_ms, job.time_hint
@@ -163,6 +138,22 @@ def build_package_result(job: EvalRecord, error: str | None, epoch: int, report:
         done.status, done.err = ["done", "error"], error
         return FinalReplies(None, done, Outcome.ERROR)
     return FinalReplies(None, done, Outcome.OK)
+
+
+def _final_reply(job: EvalRecord, epoch: int, report: StateReport, dropped: int) -> Reply:
+    """Return the final reply of an eval that ran, without its outcome."""
+    return Reply(
+        id=job.request_id,
+        status=["done"],
+        eval_id=job.eval_id,
+        epoch=epoch,
+        state=report.state,
+        cause=report.cause,
+        checkpoint=report.checkpoint,
+        duration_ms=round((time.monotonic() - job.started) * 1000, 3),
+        truncated=True if dropped else None,
+        dropped_bytes=dropped or None,
+    )
 
 
 def _test_result(result: frames.ResultFrame, done: Reply) -> FinalReplies:
