@@ -282,6 +282,17 @@ class Wire:
             fields = {"session": session, "if_missing": "create"} | fields
         return self.ask("eval", code=code, **fields)
 
+    def run_checkpointed(self, code: str, session: str = "s", **fields: Any) -> CollectedReplies:
+        """Run code, and wait until a checkpoint includes it: automatic ones are taken some time after the answer."""
+        answer = self.run(code, session, **fields)
+
+        def is_included() -> bool:
+            listed = self.ask("ls-checkpoints", session=session).get("checkpoints") or []
+            return any(each["eval-id"] == answer["eval-id"] for each in listed)
+
+        wait_until(is_included, f"a checkpoint of eval {answer['eval-id']}")
+        return answer
+
 
 class LineWire(Wire):
     """A minimal client over JSON lines, `lines+tcp://` or `lines+unix://`."""

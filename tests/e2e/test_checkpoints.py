@@ -46,17 +46,9 @@ def _checkpoints(wire: Wire, session: str = "s") -> list[dict[str, Any]]:
     return listed
 
 
-def _run(wire: Wire, code: str, **fields: Any) -> Any:
-    """Run code, and wait until a checkpoint includes it."""
-    answer = wire.run(code, **fields)
-    number = answer["eval-id"]
-    wait_until(lambda: any(each["eval-id"] == number for each in _checkpoints(wire)), f"a checkpoint of eval {number}")
-    return answer
-
-
 def test_a_rollback_undoes_the_last_eval_and_says_so(wire: Wire) -> None:
-    epoch = _run(wire, "x = [1]\nimport os, json\nos.chdir('/tmp')")["epoch"]
-    _run(wire, "x.append(2); y = 1; os.chdir('/'); del json")
+    epoch = wire.run_checkpointed("x = [1]\nimport os, json\nos.chdir('/tmp')")["epoch"]
+    wire.run_checkpointed("x.append(2); y = 1; os.chdir('/'); del json")
     back = wire.ask("rollback", session="s")
     assert (back["state"], back["undone-evals"], back["epoch"]) == ("rolled-back", [2], epoch + 1)
     after = wire.run("x, 'y' in globals(), os.getcwd(), json.dumps(1)")
@@ -74,7 +66,7 @@ def test_a_rollback_that_would_undo_more_than_the_last_eval_is_refused_and_names
     wire.ask("new-session", name="s")
     wire.ask("checkpoint", session="s", name="clean")
     for number in range(12):
-        _run(wire, f"x = {number}")
+        wire.run_checkpointed(f"x = {number}")
     while len(found := _checkpoints(wire)) > 1 and (last := found[-1])["eval-id"] > 11:
         wire.ask("drop-checkpoint", session="s", checkpoint=last["checkpoint"])
     refused = wire.ask("rollback", session="s")
@@ -87,9 +79,9 @@ def test_a_rollback_that_would_undo_more_than_the_last_eval_is_refused_and_names
 
 
 def test_a_session_goes_back_and_forward_again(wire: Wire) -> None:
-    _run(wire, "x = 1")
+    wire.run_checkpointed("x = 1")
     taken = wire.ask("checkpoint", session="s")["checkpoint"]
-    _run(wire, "x = 2")
+    wire.run_checkpointed("x = 2")
     later = wire.ask("checkpoint", session="s")["checkpoint"]
     assert wire.ask("rollback", session="s", to=taken)["undone-evals"] == [3]
     assert wire.run("x").value == "1"
@@ -102,7 +94,7 @@ def test_a_session_goes_back_and_forward_again(wire: Wire) -> None:
 
 
 def test_a_rollback_interrupts_the_running_eval_and_ends_what_waits(wire: Wire) -> None:
-    _run(wire, "x = 1")
+    wire.run_checkpointed("x = 1")
     running = wire.send("eval", session="s", code="x = 2\nwhile True: pass")
     wait_until(lambda: wire.ask("jobs", session="s")["jobs"][-1]["state"] == "running", "it runs")
     queued = wire.send("eval", session="s", code="x = 3")
@@ -125,7 +117,7 @@ def test_a_rollback_interrupts_the_running_eval_and_ends_what_waits(wire: Wire) 
     ],
 )
 def test_a_crash_costs_the_eval_that_crashed_and_nothing_else(wire: Wire, code: str, cause: str) -> None:
-    epoch = _run(wire, "x = {'a': [1, 2]}")["epoch"]
+    epoch = wire.run_checkpointed("x = {'a': [1, 2]}")["epoch"]
     crashed = wire.run(code)
     assert crashed.status == ["done", "error", "worker-lost"]
     assert (crashed["state"], crashed["undone-evals"], crashed["epoch"]) == ("rolled-back", [2], epoch + 1)
@@ -135,7 +127,7 @@ def test_a_crash_costs_the_eval_that_crashed_and_nothing_else(wire: Wire, code: 
 
 
 def test_code_that_ignores_its_interrupt_costs_itself(wire: Wire) -> None:
-    _run(wire, "x = 1")
+    wire.run_checkpointed("x = 1")
     code = (
         "import time\nwhile True:\n    try:\n        while True: time.sleep(0.01)\n    except KeyboardInterrupt: pass"
     )
@@ -146,7 +138,7 @@ def test_code_that_ignores_its_interrupt_costs_itself(wire: Wire) -> None:
 
 
 def test_a_crash_while_nobody_waits_is_said_by_the_next_result_once(wire: Wire) -> None:
-    epoch = _run(wire, "x = 1")["epoch"]
+    epoch = wire.run_checkpointed("x = 1")["epoch"]
     wire.run("import os, threading\nthreading.Timer(0.2, os.abort).start()")
     wait_until(lambda: wire.ask("ls-sessions")["sessions"][0]["epoch"] > epoch, "it has crashed")
     after = wire.run("x")
@@ -155,8 +147,8 @@ def test_a_crash_while_nobody_waits_is_said_by_the_next_result_once(wire: Wire) 
 
 
 def test_undone_evals_are_kept_with_a_mark_and_their_keys_answer_no_success(wire: Wire) -> None:
-    _run(wire, "x = 1")
-    _run(wire, "print('paid'); x = 2", idempotency_key="k")
+    wire.run_checkpointed("x = 1")
+    wire.run_checkpointed("print('paid'); x = 2", idempotency_key="k")
     wire.ask("rollback", session="s")
     assert [each["undone"] for each in wire.ask("history", session="s")["history"]] == [False, True]
     read = wire.ask("read", session="s", eval_id=2)
@@ -166,7 +158,7 @@ def test_undone_evals_are_kept_with_a_mark_and_their_keys_answer_no_success(wire
 
 
 def test_what_a_crashed_eval_printed_can_be_read(wire: Wire) -> None:
-    _run(wire, "x = 1")
+    wire.run_checkpointed("x = 1")
     wire.run("print('before', flush=True)\nimport os; os.abort()")
     read = wire.ask("read", session="s", eval_id=2)
     assert read.out == "before\n"
@@ -203,7 +195,7 @@ def test_subscribers_hear_of_checkpoints_and_rollbacks(wire: Wire) -> None:
     reply = wire.send("subscribe", session="s", types=["session/"])
     wire.until(reply, "subscribed")
     wire.ask("checkpoint", session="s", name="clean")
-    _run(wire, "x = 2")
+    wire.run_checkpointed("x = 2")
     wire.ask("rollback", session="s", to="clean")
     wire.run("1")
     wire.run("import os; os.abort()")
@@ -235,7 +227,7 @@ def _processes_of(wire: Wire, broker: BrokerProcess) -> tuple[int, set[int]]:
 @pytest.mark.parametrize("end", ["close", "reset", "kill"])
 def test_no_copy_outlives_its_session_its_reset_or_its_worker(wire: Wire, own_broker: BrokerProcess, end: str) -> None:
     for number in range(3):
-        _run(wire, f"x = {number}")
+        wire.run_checkpointed(f"x = {number}")
     worker, inside = _processes_of(wire, own_broker)
     assert len(inside) >= 4
     if end == "kill":
@@ -281,9 +273,9 @@ def _command(broker: BrokerProcess, *arguments: str) -> subprocess.CompletedProc
 
 
 def test_the_command_keeps_lists_goes_back_and_says_what_was_undone(wire: Wire, own_broker: BrokerProcess) -> None:
-    _run(wire, "x = 1")
+    wire.run_checkpointed("x = 1")
     assert _command(own_broker, "checkpoint", "s", "--name", "clean").stdout.strip().isdigit()
-    _run(wire, "x = 2")
+    wire.run_checkpointed("x = 2")
     table = _command(own_broker, "checkpoints", "s").stdout
     assert "clean" in table
     assert "by request" in table
@@ -304,8 +296,8 @@ def test_the_command_keeps_lists_goes_back_and_says_what_was_undone(wire: Wire, 
 
 
 def test_a_replay_follows_the_branch_that_was_kept(wire: Wire, own_broker: BrokerProcess, tmp_path: Path) -> None:
-    _run(wire, "x = [1]")
-    _run(wire, "x.append('undone')")
+    wire.run_checkpointed("x = [1]")
+    wire.run_checkpointed("x.append('undone')")
     wire.ask("rollback", session="s")
     wire.run("import os; os.abort()")
     wire.run("x.append(2); x")

@@ -66,7 +66,7 @@ def wire(ungrouped: BrokerProcess) -> Iterator[Wire]:
 @pytest.mark.parametrize("code", [FAMILY, OVER_LIMIT_UNSEEN], ids=["a family of processes", "files that nobody sees"])
 def test_a_session_over_its_limit_ends_with_the_true_cause_and_no_other(wire: Wire, code: str) -> None:
     assert wire.run("x = 1", session="other")["state"] == "kept"
-    pid = wire.run("import os; x = 2") and wire.ask("info", session="s")["info"]["pid"]
+    pid = wire.run_checkpointed("import os; x = 2") and wire.ask("info", session="s")["info"]["pid"]
     ended = wire.run(code)
     assert ended.status == ["done", "error", "worker-lost"]
     assert ended["state"] == "rolled-back"
