@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from kit import TIMEOUT_S, BrokerProcess, Wire, is_alive, wait_until
+from live_processes import look_at_each, parent_of
 
 
 @pytest.fixture(scope="module")
@@ -209,19 +210,16 @@ def test_subscribers_hear_of_checkpoints_and_rollbacks(wire: Wire) -> None:
     assert "session/lost" not in results
 
 
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def _processes_of(wire: Wire, broker: BrokerProcess) -> tuple[int, set[int]]:
     """Return the pid of the session's worker, and those of all processes in its sandbox."""
     interpreter = wire.ask("info", session="s")["info"]["pid"]
     family = broker.process_tree()
-    holder = _parent(interpreter)
-    inside = {pid for pid in family if pid != holder and _parent(pid) == holder}
+    holder = parent_of(interpreter)
+    parents = look_at_each(family, parent_of, at_least=4)
+    inside = {pid for pid, parent in parents.items() if pid != holder and parent == holder}
     while b"bwrap" not in Path(f"/proc/{holder}/cmdline").read_bytes():
-        holder = _parent(holder)
-    return _parent(holder), inside
+        holder = parent_of(holder)
+    return parent_of(holder), inside
 
 
 @pytest.mark.parametrize("end", ["close", "reset", "kill"])

@@ -13,6 +13,7 @@ import pytest
 import zmq
 
 from kit import BrokerProcess, Wire, is_alive, wait_until
+from live_processes import look_at_each, parent_of, read_each
 
 Start = Callable[..., BrokerProcess]
 SPAWN = "import subprocess, os\np = subprocess.Popen(['sleep', '987'], start_new_session=True)\n"
@@ -21,7 +22,7 @@ SPAWN = "import subprocess, os\np = subprocess.Popen(['sleep', '987'], start_new
 def _pids(wire: Wire, session: str = "s") -> tuple[int, int]:
     """The session's interpreter and worker."""
     interpreter = wire.ask("info", session=session)["info"]["pid"]
-    worker = int(Path(f"/proc/{interpreter}/stat").read_text().rpartition(")")[2].split()[1])
+    worker = parent_of(interpreter)
     return interpreter, worker
 
 
@@ -249,8 +250,10 @@ def test_a_broker_without_its_fork_server_gets_another(start: Start) -> None:
     broker = start()
     with broker.wire() as wire:
         wire.run("x = 1")
-        servers = [pid for pid in broker.process_tree() if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        children = {pid for pid in servers if Path(f"/proc/{pid}/stat").read_text().split()[3] == str(broker.pid)}
+        lines = read_each(broker.process_tree(), "cmdline")
+        servers = [pid for pid, line in lines.items() if b"forkserver" in line]
+        children = [pid for pid, parent in look_at_each(servers, parent_of).items() if parent == broker.pid]
+        assert children
         for pid in children:
             os.kill(pid, signal.SIGKILL)
         answer = wait_until(lambda: (a := wire.run("1+1")).value == "2" and a, "evals work again")
@@ -263,7 +266,7 @@ def test_sessions_outlive_their_fork_server_and_their_own_end_is_told_as_it_was(
         wire.run("x = 6")
         wire.run("x = 7", session="other")
         worker = _pids(wire)[1]
-        server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        server = parent_of(worker)
         assert b"forkserver" in Path(f"/proc/{server}/cmdline").read_bytes()
         os.kill(server, signal.SIGKILL)
         wait_until(lambda: not is_alive(server), "the fork server is gone")

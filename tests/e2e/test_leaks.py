@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kit import CROWDED, BrokerProcess, Wire, wait_until
+from live_processes import read_each
 
 Start = Callable[..., BrokerProcess]
 
@@ -27,8 +28,8 @@ def _files(directory: Path) -> list[str]:
 
 
 def _zombies(broker: BrokerProcess) -> list[int]:
-    states = {pid: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in broker.process_tree()}
-    return [pid for pid, state in states.items() if state == "Z"]
+    stats = read_each(broker.process_tree(), "stat", at_least=4)
+    return [pid for pid, text in stats.items() if text.rpartition(b")")[2].split()[0] == b"Z"]
 
 
 def _work(wire: Wire, resets: int, evals: int) -> None:
@@ -57,7 +58,7 @@ def _calm(broker: BrokerProcess, wire: Wire) -> dict[str, object]:
         "files": _files(broker.directory),
         "slots": stats["slots"]["taken"],
         "routes": stats["routes"],
-        "strays": len([pid for pid in broker.process_tree() if b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()]),
+        "strays": sum(b"sleep" in text for text in read_each(broker.process_tree(), "cmdline", at_least=4).values()),
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from attack_targets import uid_of
 from kit import BrokerProcess, Wire
+from live_processes import read_each
 from replwire.policy import Policy
 from replworker.sandbox.bounded_read import MAX_ENTRIES, Oversized
 from replworker.sandbox.runtime_paths import find_runtime_paths
@@ -70,14 +71,9 @@ def own(directory: Path, who: str) -> None:
 
 def largest(broker: BrokerProcess) -> int:
     """The most memory that a process of the broker's ever had, in bytes."""
-    peaks = []
-    for pid in broker.process_tree():
-        try:
-            lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        except OSError:
-            continue
-        peaks += [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")]
-    return max(peaks)
+    texts = read_each(broker.process_tree(), "status", at_least=4)
+    peaks = [text.partition(b"VmHWM:")[2].split() for text in texts.values()]  # a zombie has none
+    return max(int(words[0]) * 1024 for words in peaks if words)
 
 
 def endless(packages: Path) -> None:

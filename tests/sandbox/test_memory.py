@@ -11,6 +11,7 @@ import pytest
 
 from attack_targets import USERS, begin, end
 from kit import BrokerProcess, Wire, is_alive, wait_until
+from live_processes import read_each
 from replworker.sandbox.report import SandboxReport
 
 MIB = 1 << 20
@@ -109,7 +110,7 @@ def test_the_kernel_prefers_interpreters_then_workers_and_never_the_broker(
     inside = wire.ask("info", session="s")["info"]["pid"]
     scores = [int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in (ungrouped.pid, inside)]
     assert scores == [int(Path("/proc/self/oom_score_adj").read_text()), 800]
-    every = {int(Path(f"/proc/{pid}/oom_score_adj").read_text()) for pid in ungrouped.process_tree()}
+    every = set(map(int, read_each(ungrouped.process_tree(), "oom_score_adj").values()))
     assert every == {scores[0], 250, 500, 800}  # 500: what waits as a checkpoint, or for a session
 
 

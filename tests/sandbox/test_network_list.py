@@ -8,12 +8,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from attack_targets import begin, end
 from kit import BrokerProcess, Wire, is_alive, wait_until
+from live_processes import read_each
 from network_kit import HELLO, Upstream, listen_raw
 
 ALLOWED = ["pkg.test", "*.below.test", "port.test:2222", "private.test", "mapped.test", "denied.test", "10.9.8.7:80"]
@@ -408,10 +408,5 @@ def test_a_host_that_answers_without_end_or_not_at_all_holds_up_nobody(
 
 def egress_pid(broker: BrokerProcess) -> int | None:
     """Return the pid of the broker's proxy, by the name of the process."""
-    for pid in broker.process_tree() - {broker.pid}:
-        try:
-            if Path(f"/proc/{pid}/comm").read_text() == "replctl-egress\n" and is_alive(pid):
-                return pid
-        except OSError:
-            continue
-    return None
+    names = read_each(broker.process_tree(), "comm")
+    return next((pid for pid, name in names.items() if name == b"replctl-egress\n" and is_alive(pid)), None)

@@ -15,6 +15,7 @@ import pytest
 
 from attack_targets import begin, end, uid_of
 from kit import BrokerProcess, Wire
+from live_processes import look_at_each, read_each
 from network_kit import Upstream
 
 VALUE, OTHER = "tok-5f1d0c7a9be34e21a8", "cmd-88aa17cc02ff41d0b3"
@@ -154,14 +155,12 @@ def test_the_value_is_nowhere_but_in_the_proxy(broker: BrokerProcess, wire: Wire
     placeholder = wire.run("os.environ['API_TOKEN']").value
     assert placeholder is not None
     assert in_memory(int(wire.ask("info", session="s")["info"]["pid"]), eval(placeholder).encode()), "the search works"
-    searched = 0
-    for pid in broker.process_tree():
-        if Path(f"/proc/{pid}/comm").read_text().strip() == "replctl-egress":
-            continue
-        searched += 1
-        assert VALUE.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
-        assert not in_memory(pid, VALUE.encode()), Path(f"/proc/{pid}/cmdline").read_bytes()
-    assert searched >= 5
+    names = read_each(broker.process_tree(), "comm")
+    others = [pid for pid, name in names.items() if name != b"replctl-egress\n"]
+    assert len(others) == len(names) - 1
+    assert not [pid for pid, text in read_each(others, "environ", at_least=5).items() if VALUE.encode() in text]
+    searched = look_at_each(others, lambda pid: in_memory(pid, VALUE.encode()), at_least=5)
+    assert not [names[pid] for pid, is_there in searched.items() if is_there]
     for path in broker.directory.rglob("*"):
         if path.is_file():
             assert VALUE.encode() not in path.read_bytes(), path

@@ -363,8 +363,8 @@ CODE = {  # what one session tries on another: kill it, trace it, read it, and t
     "kill": "import os, signal\ntry: os.kill(-1, 9)\nexcept ProcessLookupError: pass",  # its own checkpoints at most
     "signal": "try: os.kill({pid}, 9)\nexcept ProcessLookupError: told = 'gone'\ntold",
     "trace": "import ctypes; ctypes.CDLL(None, use_errno=True).ptrace(16, {pid}, 0, 0)",
-    "read": "try: told = open('/proc/{pid}/environ').read()\nexcept FileNotFoundError: told = 'gone'\ntold",
-    "memory": "try: told = open('/proc/{pid}/mem', 'r+b')\nexcept FileNotFoundError: told = 'gone'\ntold",
+    "read": "try: told = open('/proc/{pid}/environ').read()\nexcept (FileNotFoundError, ProcessLookupError): told = 'gone'\ntold",
+    "memory": "try: told = open('/proc/{pid}/mem', 'r+b')\nexcept (FileNotFoundError, ProcessLookupError): told = 'gone'\ntold",
 }
 
 

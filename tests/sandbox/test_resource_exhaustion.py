@@ -13,6 +13,7 @@ import pytest
 from attack_targets import SOAK, USERS, AttackSite, site
 from attacks import ATTACKS
 from kit import CollectedReplies, processes_with, wait_until
+from live_processes import look_at_each
 from replworker.sandbox.report import LAYERS, SandboxReport
 from resource_exhaustion import EXHAUSTIONS, Exhaustion
 
@@ -72,9 +73,9 @@ def test_output_without_end_costs_the_broker_and_the_worker_nothing(
     place = sites[who]
     place.open_session("python")
     place.run("print('x' * 10**7)")  # what one eval may keep is there now
-    before = {pid: size for pid in place.broker.process_tree() if (size := resident(pid))}
+    before = look_at_each(place.broker.process_tree(), resident, at_least=4)
     answer = place.run(code, LASTS_MS)
-    grown = {pid: resident(pid) - size for pid, size in before.items()}
+    grown = {pid: size - before[pid] for pid, size in look_at_each(before, resident, at_least=4).items()}
     place.close_session()
     assert answer["dropped-bytes"] > 0
     assert place.broker.pid in grown
@@ -82,11 +83,8 @@ def test_output_without_end_costs_the_broker_and_the_worker_nothing(
 
 
 def resident(pid: int) -> int:
-    """Bytes of a process in memory; 0 of one that has ended, as helpers of a start do."""
-    try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except FileNotFoundError:
-        return 0
+    """Bytes of a process in memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def ends(storm: Exhaustion) -> str:

@@ -12,18 +12,11 @@ import pytest
 
 from attack_targets import USERS, begin, end
 from kit import BrokerProcess, LineWire, free_tcp, own_address
+from live_processes import LOOK_INSIDE, read_each
 from replctl import Client
 from replworker.sandbox.report import SandboxReport
 
 IN_ENVIRON = "s3ntinel-of-the-environment"
-LOOK = """
-import glob, os
-text = repr(dict(os.environ))
-for path in glob.glob('/proc/*/environ') + glob.glob('/proc/*/cmdline'):
-    try: text += open(path, errors='replace').read()
-    except OSError: pass
-print(text)
-"""
 
 
 class BrokerWithSecrets:
@@ -73,10 +66,14 @@ def holding(secrets: dict[str, str], texts: dict[str, bytes]) -> list[tuple[str,
     ]
 
 
+def named(name: str, texts: dict[int, bytes]) -> dict[str, bytes]:
+    """Return files below /proc with their names, as a failure shall tell them."""
+    return {f"{name} of {pid}": text for pid, text in texts.items()}
+
+
 def test_no_command_line_has_one(place: BrokerWithSecrets) -> None:
-    texts = {f"cmdline of {pid}": Path(f"/proc/{pid}/cmdline").read_bytes() for pid in place.broker.process_tree()}
-    assert len(texts) > 4
-    assert holding(place.secrets, texts) == []
+    texts = read_each(place.broker.process_tree(), "cmdline", at_least=5)
+    assert holding(place.secrets, named("cmdline", texts)) == []
 
 
 def test_no_process_of_a_session_has_one_in_its_environment(place: BrokerWithSecrets) -> None:
@@ -85,8 +82,9 @@ def test_no_process_of_a_session_has_one_in_its_environment(place: BrokerWithSec
         processes = [each["pid"] for each in wire.ask("stack", session="s")["processes"]]
         inside = wire.ask("info", session="s")["info"]["pid"]
         assert inside in processes
-        environs = {f"environ of {pid}": Path(f"/proc/{pid}/environ").read_bytes() for pid in processes}
-        seen = {"what the session sees": wire.run(LOOK).out.encode()}
+        environs = named("environ", read_each(processes, "environ"))
+        assert environs[f"environ of {inside}"]
+        seen = {"what the session sees": wire.run(LOOK_INSIDE).out.encode()}
         wire.ask("close", session="s")
     assert holding(place.secrets, environs | seen) == []
     broker = {"the broker": Path(f"/proc/{place.broker.pid}/environ").read_bytes()}
