@@ -47,7 +47,7 @@ class Slots:
 class Shape(abc.ABC):
     @abc.abstractmethod
     def area(self): ...
-T = typing.TypeVar('T')
+T = typing.TypeVar('T'); imported = typing.AnyStr
 class Box(typing.Generic[T]): pass
 class Meta(type):
     def hello(cls): return 'hello'
@@ -107,6 +107,7 @@ CHECKS = [
         "(True, 'child of base', ['child of base'], 'child of base')",
     ),
     ("Base.made == [Child], Single.only.__class__ is Single, isinstance(Single.only, Single)", "(True, True, True)"),
+    ("imported is typing.AnyStr, T is typing.AnyStr, T.__name__", "(True, False, 'T')"),
     ("colour is Colour.RED, Colour(2), Colour.RED.shout()", "(True, <Colour.GREEN: 2>, 'RED!')"),
     ("Planet.EARTH.mass, Planet((1, 2)) is Planet.EARTH, rights == 3, type(rights) is Rights", "(1, True, True, True)"),
     (

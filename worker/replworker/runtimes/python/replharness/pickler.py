@@ -184,8 +184,9 @@ class _Writers:
         pickler.save_reduce(type(lock) if type(lock) is _thread.RLock else _thread.allocate_lock, (), obj=lock)
 
     def _typevar(self, pickler: Any, var: Any) -> None:
-        if self._dill._locate_function(_NameStub(var.__name__, var.__module__, var)):
-            pickler.save_global(var, name=var.__name__)
+        name = var.__name__
+        if var.__module__ != "__main__" and own(sys.modules.get(var.__module__)).get(name) is var:
+            pickler.save_global(var, name=name)
             return
         more = {"covariant": var.__covariant__, "contravariant": var.__contravariant__}
         if var.__bound__ is not None:
@@ -267,15 +268,6 @@ class _Writers:
         else:
             return False
         return True
-
-
-class _NameStub:
-    """Stub with the attributes that dill reads to find an object in its module."""
-
-    def __init__(self, name: str, module: str, is_it: Any) -> None:
-        self.__qualname__ = name
-        self.__module__ = module
-        self._is_it = is_it
 
 
 def module_name(module: Any) -> Optional[str]:
