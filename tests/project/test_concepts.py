@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import re
 import shlex
@@ -25,6 +26,8 @@ _COMMAND = re.compile(
 )  # `shout` is an extension's example
 _SETTING = re.compile(r"(?<![\w./-])(?P<section>[a-z]+)\.(?P<key>[a-z]+(?:-[a-z]+)+)(?![\w/.-]*\()")
 _MEMBER = re.compile(r"_?[A-Z][a-z]+(?:[A-Z][a-z]+)+(?:\.\w+)?")
+_METHOD = re.compile(r"`(?P<cls>_?[A-Z]\w+)\.(?P<member>\w+)`")
+_IN_FILE = re.compile(r"`(?P<file>[\w/]+\.py)` `(?P<name>\w+)(?:\.(?P<member>\w+))?`")
 
 _OF_SYSTEMD = {
     word for path in (ROOT / "deploy").rglob("*.service") for word in re.findall(r"\b[A-Z]\w+", path.read_text("utf-8"))
@@ -44,6 +47,23 @@ def sources() -> str:
         for path in sorted((ROOT / package).rglob("*"))
         if path.suffix in (".py", ".mjs", ".sh")
     )
+
+
+@cache
+def definitions() -> dict[str, dict[str, set[str]]]:
+    """Return, for each file, its classes with their members, and its functions."""
+    found: dict[str, dict[str, set[str]]] = {}
+    for path in (each for part in ("wire", "worker", "broker", "cli") for each in (ROOT / part).rglob("*.py")):
+        names = found[path.relative_to(ROOT).as_posix()] = {}
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                names[node.name] = {
+                    getattr(each, "name", None) or getattr(getattr(each, "target", None), "id", "")
+                    for each in node.body
+                }
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                names[node.name] = set()
+    return found
 
 
 def code_of(page: Path) -> Iterator[str]:
@@ -116,3 +136,27 @@ def test_each_class_on_a_page_exists(page: Path) -> None:
     names = {span for span in code_of(page) if _MEMBER.fullmatch(span)}
     parts = {part for name in names for part in name.split(".")} - set(dir(builtins)) - _OF_SYSTEMD
     assert sorted(part for part in parts if not re.search(rf"\b{part}\b", sources())) == []
+
+
+def test_each_step_of_the_walk_is_in_the_file_that_the_page_names() -> None:
+    text = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    missing = []
+    for step in _IN_FILE.finditer(text):
+        files = [names for file, names in definitions().items() if f"/{file}".endswith(f"/{step['file']}")]
+        known = [names[step["name"]] for names in files if step["name"] in names]
+        members = {name for names in files for cls in names.values() for name in cls}
+        if not (any(step["member"] in each for each in known) if step["member"] else known or step["name"] in members):
+            missing.append(step[0])
+    assert missing == []
+    assert len(_IN_FILE.findall(text)) > 30
+
+
+def test_each_method_on_the_page_of_concepts_is_one_of_its_class() -> None:
+    text = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    classes: dict[str, set[str]] = {}
+    for names in definitions().values():
+        for name, members in names.items():
+            classes.setdefault(name, set()).update(members)
+    named = {(step["cls"], step["member"]) for step in _METHOD.finditer(text)}
+    assert sorted(".".join(each) for each in named if each[1] not in classes.get(each[0], set())) == []
+    assert len(named) > 30
