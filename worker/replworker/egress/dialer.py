@@ -1,4 +1,4 @@
-"""Connections to hosts: to exactly those addresses that were checked, so a name cannot change its mind between."""
+"""Connections to hosts: to exactly those addresses that were checked, so DNS rebinding has no effect."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from replwire.packages import InvalidPackage, parse_python_package
 
-MAX_FILE_BYTES = 1024 * 1024
 MAX_REQUIREMENTS = 1000
 
 

@@ -32,7 +32,7 @@ def read_exit_status(pidfd: int) -> int | None:
 def describe_exit(status: int | None) -> str:
     """Say how an interpreter ended with a wait status; None: unknown."""
     if status is None:
-        return "the interpreter ended; Linux before 6.15 does not tell how"
+        return "the interpreter ended; Linux before 6.15 does not report how"
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return f"the interpreter was killed by {signal_name(-code)}"

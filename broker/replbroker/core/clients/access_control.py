@@ -112,10 +112,6 @@ class AccessControl:
 
     # --- rights ---
 
-    def is_broker_user(self, identity: str) -> bool:
-        """Return whether this is the broker's own user."""
-        return identity == self._broker_user
-
     def is_admin(self, peer: Peer) -> bool:
         """Return whether a peer may do everything."""
         return self.identity_of(peer) in self.admins

@@ -29,7 +29,7 @@ class SubscriptionOps:
         except ValueError as error:
             raise RequestError("invalid-request", f"types: {error}") from None
         if request.since_seq is not None and session is None:
-            raise RequestError("invalid-request", "since-seq needs a session: each one counts its own events")
+            raise RequestError("invalid-request", "since-seq needs a session, because event numbers are per session")
         mine = state.bus.subscriptions_of(peer)
         if any(each.request_id == request.id for each in mine):
             raise RequestError("invalid-request", "id: a subscription of this connection has it")

@@ -20,7 +20,6 @@ from replctl.tools.text_budget import clean
 from replwire.faults import ExitCode
 from replwire.replies import TRUNCATED
 
-ACTIONS = ("spawn", "exec", "read", "kill", "list")
 TIMEOUT_SECONDS = 30.0  # a longer exec returns `timed_out` and keeps running
 MAX_OUTPUT = 65_536  # characters of one stream in one result; the oldest are dropped
 MAX_CURSORS = 1_000  # sessions with a remembered read position

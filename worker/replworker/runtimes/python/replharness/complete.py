@@ -64,7 +64,6 @@ _SOFT = [
     *(["type"] if sys.version_info >= (3, 12) else []),
 ]
 _LITERALS = {"]": list, "}": dict, "'": str, '"': str}
-_QUOTES = "'\""
 
 
 def complete(namespace: Dict[str, Any], code: str, pos: int, most: int) -> Tuple[int, List[Dict[str, str]]]:
