@@ -385,7 +385,10 @@ def test_two_sessions_of_one_user_cannot_reach_or_starve_each_other(connect: Con
         session="s0",
     )
     assert full.value == "True"
-    filled = attacker.run("held = []\nwhile len(held) < 500: held.append(bytes([1]) * (1 << 20))", session="s0")
+    filled = attacker.run(
+        "held = []\ntry:\n    while len(held) < 500: held.append(bytes([1]) * (1 << 20))\nfinally: held.clear()",
+        session="s0",
+    )
     assert filled["ex"]["type"] == "MemoryError"
     assert victim.run("import os; child = os.fork() or os._exit(0); os.waitpid(child, 0)[1]", session="s1").value == "0"
     assert victim.run("len(bytes([1]) * (64 << 20)) >> 20", session="s1").value == "64"

@@ -11,7 +11,7 @@ import pytest
 
 from replbroker.sinks.jsonl_backend import JsonlBackend
 from replbroker.sinks.sqlite_backend import SqliteBackend
-from replbroker.sinks.transcript_backend import TranscriptInfo
+from replbroker.sinks.transcript_backend import TranscriptBackend, TranscriptInfo
 from replctl.acp.modes import Mode
 from replctl.acp.store import AcpSessionRecord, AcpSessionStore
 from replctl.mcp.http import load_token
@@ -30,6 +30,11 @@ HEAD = TranscriptInfo("s1", None, "python", "2026-01-01T00:00:00Z")
 RECORD = AcpSessionRecord(id="r1", cwd="/", created="2026-01-01T00:00:00Z", mode=Mode.AUTO, runtime="python")
 
 
+def create_transcript(backend: TranscriptBackend) -> None:
+    backend.create(HEAD)
+    backend.close_all()
+
+
 def modes(top: Path) -> dict[str, int]:
     return {str(path.relative_to(top)): stat.S_IMODE(path.stat().st_mode) for path in top.rglob("*") if path.is_dir()}
 
@@ -39,8 +44,8 @@ def modes(top: Path) -> dict[str, int]:
     "make",
     [
         make_private_directory,
-        lambda place: JsonlBackend(place, 1000).create(HEAD),
-        lambda place: SqliteBackend(place, 1000).create(HEAD),
+        lambda place: create_transcript(JsonlBackend(place, 1000)),
+        lambda place: create_transcript(SqliteBackend(place, 1000)),
         lambda place: KeyStore(str(place.parent)).add_token("ada", "a" * 32),
         lambda place: AcpSessionStore(str(place)).save(RECORD),
         lambda place: load_token(str(place / "token")),

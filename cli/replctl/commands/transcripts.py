@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
@@ -37,7 +37,8 @@ from replwire.terminal import escape_json
 def _transcripts() -> Iterator[TranscriptReader]:
     """Open this user's transcripts; a read error becomes a click error."""
     try:
-        yield TranscriptReader()
+        with closing(TranscriptReader()) as store:
+            yield store
     except OSError as error:
         raise click.ClickException(f"cannot read transcripts: {error}") from None
 

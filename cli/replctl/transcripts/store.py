@@ -42,3 +42,8 @@ class TranscriptReader:
         """Yield entries of one transcript, or of all, with this text in code, output, value or error."""
         for each in self._backends:
             yield from each.search(text, None if head is None else head.session)
+
+    def close(self) -> None:
+        """Release the files."""
+        for each in self._backends:
+            each.close_all()
