@@ -61,33 +61,56 @@ class Rate:
 
 
 class SessionUsage:
-    """Processor time and memory of one session's interpreter."""
+    """Processor time and memory of one session's interpreter.
+
+    The share is measured between the worker's own reports. A heartbeat is up to 20 s old when it is seen: between one
+    and a report that follows at once lies far more processor time than time.
+    """
+
+    MIN_SPAN_SECONDS = 0.5  # between the two reports of a share; the kernel counts in 10 ms
 
     def __init__(self) -> None:
         self.cpu_seconds: float | None = None
         self.memory_bytes: int | None = None
-        self.percent: float | None = None  # of one processor, between the last two samples
-        self._updated_at = 0.0
+        self.percent: float | None = None  # of one processor
+        self._base: tuple[float, float] | None = None  # time and processor time of the report that the share begins at
+        self._is_at_rest = False  # nothing has run since the last report
 
-    def update(self, now: float, cpu: float | None, memory: int | None) -> None:
-        """Record the worker's report."""
+    def update(self, now: float, cpu: float | None, memory: int | None, *, at_rest: bool = False) -> None:
+        """Record the worker's report.
+
+        Args:
+            now: Seconds, by a monotonic clock.
+            cpu: Processor time in seconds, or None if unknown.
+            memory: Bytes, or None if unknown.
+            at_rest: Nothing runs in the session.
+        """
         if memory:
             self.memory_bytes = memory
         if cpu is None:
             return
-        before = self.cpu_seconds
-        if before is not None and cpu >= before and now > self._updated_at:
-            self.percent = 100 * (cpu - before) / (now - self._updated_at)
-        self.cpu_seconds, self._updated_at = cpu, now
+        self.cpu_seconds, self._is_at_rest = cpu, at_rest
+        began, before = self._base or (now, cpu)
+        if self._base is None or cpu < before:  # the first report, or another interpreter's
+            self._base = now, cpu
+        elif now - began >= self.MIN_SPAN_SECONDS:
+            self.percent = 100 * (cpu - before) / (now - began)
+            self._base = now, cpu
 
-    def update_from_heartbeat(self, now: float, cpu: float, memory: int) -> None:
+    def update_from_heartbeat(self, cpu: float, memory: int) -> None:
         """Record a heartbeat's metrics, which may be older than those known."""
         if self.cpu_seconds is None or cpu > self.cpu_seconds:
-            self.update(now, cpu, memory)
+            self.cpu_seconds = cpu
+            self.memory_bytes = memory or self.memory_bytes
         elif memory and (
             self.memory_bytes is None or cpu == self.cpu_seconds
         ):  # idle: do not keep the figure of the first
             self.memory_bytes = memory  # heartbeat, sent during startup
+
+    def on_started(self, now: float) -> None:
+        """Let the share begin here: the session rested, and has used no processor time since its last report."""
+        if self._base is not None and self._is_at_rest:
+            self._base, self._is_at_rest = (now, self._base[1]), False
 
     def set_idle(self) -> None:
         """Set the processor usage to zero."""
@@ -95,4 +118,5 @@ class SessionUsage:
 
     def reset(self) -> None:
         """Forget all metrics, for a new worker."""
-        self.cpu_seconds = self.memory_bytes = self.percent = None
+        self.cpu_seconds = self.memory_bytes = self.percent = self._base = None
+        self._is_at_rest = False

@@ -125,6 +125,7 @@ class TopModel(TopRecords):
             job.state, job.started, job.position = "running", unix_time(event["time"]), None
             job.code = shorten_code(event.get("code", ""), _CODE_CHARS) or job.code  # hooks had to allow it first
             session.running, session.state = job.eval_id, "busy"
+            session.usage.on_started(now)
             self._note_begin(session, job)
         elif what == "output":
             self._on_output(session, event["reply"], now)
@@ -222,11 +223,11 @@ class TopModel(TopRecords):
         self.refusals.record(now, sum(value for key, value in counts.items() if key.startswith("refused.")))
         self.output.record(now, self._printed_chars)
 
-    def update_workers(self, rows: Iterable[dict[str, Any]], now: float) -> None:
+    def update_workers(self, rows: Iterable[dict[str, Any]]) -> None:
         """Record the figures of the workers' last heartbeats."""
         for row in rows:
             if (session := self.sessions.get(row.get("session") or "")) is not None:
-                session.usage.update_from_heartbeat(now, row.get("cpu-seconds") or 0.0, row.get("memory-bytes") or 0)
+                session.usage.update_from_heartbeat(row.get("cpu-seconds") or 0.0, row.get("memory-bytes") or 0)
 
     def update_info(self, info: dict[str, Any], now: float) -> None:
         """Record a worker's report about its session."""
@@ -235,9 +236,11 @@ class TopModel(TopRecords):
             return
         self.revision += 1
         memory = info.get("memory") or {}
-        session.usage.update(now, info.get("cpu-seconds"), memory.get("used") or info.get("memory-bytes"))
-        session.usage_due = session.running is not None
-        if session.running is None:
+        at_rest = session.running is None
+        used = memory.get("used") or info.get("memory-bytes")
+        session.usage.update(now, info.get("cpu-seconds"), used, at_rest=at_rest)
+        session.usage_due = not at_rest
+        if at_rest:
             session.usage.set_idle()
 
     def update_output(self, job: EvalRow, pieces: Iterable[tuple[str, str]], left_out: int, end: Event | None) -> None:

@@ -60,9 +60,8 @@ def _use_snapshots(model: TopModel, parts: dict[str, Any], clock: Callable[[], f
         _use_reply(model, answer, lambda reply: model.update_sessions(reply.sessions or [], include_ephemeral=False))
     else:
         model.update_sessions(msgspec.convert(rows, list[SessionEntry]), include_ephemeral=True)
-    now = clock()
-    model.update_stats(parts.get("stats", {}), now)
-    model.update_workers(parts.get("workers", {}).get("rows", []), now)
+    model.update_stats(parts.get("stats", {}), clock())
+    model.update_workers(parts.get("workers", {}).get("rows", []))
     model.agent_cpu = parts.get("metrics", {}).get("cpu-seconds", {})
 
 
