@@ -31,7 +31,7 @@ COMMANDS = {
     "new": CommandEntry("replctl.commands.sessions:new", "Open a session."),
     "ls": CommandEntry("replctl.commands.listing:ls", "List sessions."),
     "info": CommandEntry("replctl.commands.listing:info", "Show session details."),
-    "jobs": CommandEntry("replctl.commands.listing:jobs", "List a session's queued, running and recent evals."),
+    "jobs": CommandEntry("replctl.commands.listing:jobs", "List queued, running and recent evals."),
     "vars": CommandEntry("replctl.commands.inspection:vars_", "List a session's variables."),
     "history": CommandEntry("replctl.commands.inspection:history", "Show the code sent to a session."),
     "tail": CommandEntry("replctl.commands.tail:tail", "Follow events live."),
@@ -70,6 +70,8 @@ COMMANDS = {
     "version": CommandEntry("replctl.commands.broker:version", "Show the versions of replctl and of a running broker."),
 }
 
+ALIASES = {"list": "ls", "rm": "close", "undo": "rollback", "variables": "vars"}  # other words for commands
+
 
 class CommandGroup(click.Group):
     """A group that imports its commands on demand; extensions may add more."""
@@ -78,16 +80,30 @@ class CommandGroup(click.Group):
         """Return the names in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one command."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             from replctl.commands.extensions import find_command
 
-            return find_command(cmd_name)
+            found = find_command(cmd_name)
+            return self.get_command(ctx, ALIASES[cmd_name]) if found is None and cmd_name in ALIASES else found
         module, _, function = entry.target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), function)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command of these words. Raises a usage error that names the command most like an unknown one."""
+        name = args[0]
+        if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
+            from replctl.commands.params import suggest_name
+
+            meant = suggest_name(name, [*COMMANDS, *ALIASES])
+            also = f"did you mean {meant}?" if meant else "replctl --help lists them."
+            ctx.fail(f"No command {name!r}; {also}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of commands without importing any."""

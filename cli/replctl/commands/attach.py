@@ -13,13 +13,17 @@ import click
 from replctl.client import request_fields
 from replctl.client.errors import ReplError
 from replctl.client.sync import Client
-from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    default_session_argument,
+    with_common_options,
+)
 from replctl.commands.foreground import TERMINAL, ForegroundEval, InputSource, confirm_at_terminal
 from replctl.commands.listing import format_facts, show_jobs
 from replctl.commands.messages import rollback_notices
 from replctl.commands.params import directory_for_new
 from replwire.faults import ExitCode
-from replwire.identifiers import DEFAULT_SESSION
 from replwire.paths import state_dir
 from replwire.private_directories import make_private_directory
 
@@ -141,8 +145,8 @@ class SessionPrompt:
         self._context.screen.notice("interrupted" if reply.interrupted else "nothing to interrupt")
 
 
-@click.command()
-@click.argument("session", default=DEFAULT_SESSION)
+@click.command(cls=SessionCommand)
+@default_session_argument
 @click.option("--runtime", metavar="NAME", help="Runtime of a new session.")
 @with_common_options
 def attach(context: CommandContext, session: str, runtime: str | None) -> int:

@@ -10,7 +10,14 @@ from typing import Any
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.context import CommandContext, reply_fields, session_argument, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    default_session_argument,
+    reply_fields,
+    session_argument,
+    with_common_options,
+)
 from replctl.commands.messages import rollback_notices
 from replctl.durations import format_duration
 from replwire.replies import CheckpointEntry
@@ -32,7 +39,7 @@ class CheckpointReference(click.ParamType):  # type: ignore[type-arg]  # as `Ses
 _reference_argument = click.argument("reference", required=False, metavar="[N|NAME]", type=CheckpointReference())
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.option("--name", metavar="NAME", help="Name of the checkpoint; it then stays until it is dropped by request.")
 @with_common_options
@@ -49,8 +56,8 @@ def checkpoint(context: CommandContext, session: str, name: str | None) -> None:
             context.screen.notice(reply.notice)
 
 
-@click.command()
-@session_argument
+@click.command(cls=SessionCommand)
+@default_session_argument
 @click.option("--drop", metavar="N|NAME", type=CheckpointReference(), help="Drop this checkpoint instead.")
 @with_common_options
 def checkpoints(context: CommandContext, session: str, drop: int | str | None) -> None:
@@ -78,7 +85,7 @@ def checkpoints(context: CommandContext, session: str, drop: int | str | None) -
         context.screen.notice(f"dropped to make room: {', '.join(map(str, reply.dropped))}")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @_reference_argument
 @click.option("--to", metavar="N|NAME", type=CheckpointReference(), help="The same as the argument.")

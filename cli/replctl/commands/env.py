@@ -6,7 +6,13 @@ import os
 
 import click
 
-from replctl.commands.context import CommandContext, session_option, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    default_session_argument,
+    session_option,
+    with_common_options,
+)
 from replctl.commands.foreground import empty_eval_json, show_result
 from replwire.ops import PACKAGE_ACTIONS
 from replwire.replies import EnvironmentEntry, Reply
@@ -17,8 +23,8 @@ def env() -> None:
     """Manage Python environments and packages of sessions."""
 
 
-@env.command()
-@session_option
+@env.command(cls=SessionCommand)
+@default_session_argument
 @with_common_options
 def show(context: CommandContext, session: str) -> None:
     """Show a session's environment and interpreter."""
@@ -44,8 +50,8 @@ def activate(context: CommandContext, path: str, session: str) -> None:
     _show_switch(context, session, reply)
 
 
-@env.command()
-@session_option
+@env.command(cls=SessionCommand)
+@default_session_argument
 @with_common_options
 def deactivate(context: CommandContext, session: str) -> None:
     """Switch a session back to the broker's own Python."""

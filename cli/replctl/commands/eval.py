@@ -7,7 +7,13 @@ import os
 import click
 
 from replctl.client import request_fields
-from replctl.commands.context import CommandContext, session_argument, session_option, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    session_argument,
+    session_option,
+    with_common_options,
+)
 from replctl.commands.foreground import (
     TERMINAL,
     ForegroundEval,
@@ -91,7 +97,7 @@ def eval_(
         return ForegroundEval(context, client, fields, answers, decide).run()
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("eval_id", type=click.IntRange(min=0))
 @click.option("--wait", type=Duration(), help="How long to wait for the end of the eval.")

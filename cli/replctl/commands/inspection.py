@@ -5,10 +5,17 @@ from __future__ import annotations
 import click
 import msgspec
 
-from replctl.commands.context import CommandContext, session_argument, session_option, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    default_session_argument,
+    optional_session_argument,
+    session_option,
+    with_common_options,
+)
 from replctl.commands.listing import format_variable
-from replctl.commands.params import SessionName
 from replctl.durations import format_duration
+from replwire.identifiers import DEFAULT_SESSION
 from replwire.replies import StackFrame
 
 _DOC_LINES = 20  # lines of documentation that `lookup` shows
@@ -50,8 +57,8 @@ def lookup(context: CommandContext, symbol: str, session: str, module: str | Non
     return 0 if reply.found else 4
 
 
-@click.command("vars")
-@session_argument
+@click.command("vars", cls=SessionCommand)
+@default_session_argument
 @with_common_options
 def vars_(context: CommandContext, session: str) -> None:
     """List SESSION's variables with type, size and a preview."""
@@ -68,8 +75,8 @@ def vars_(context: CommandContext, session: str) -> None:
         context.screen.notice(f"{total - len(rows or [])} more are not shown")
 
 
-@click.command()
-@click.argument("session", type=SessionName(), required=False)
+@click.command(cls=SessionCommand)
+@optional_session_argument
 @click.option("-n", "--limit", type=click.IntRange(min=1), metavar="N", help="Show the last N.")
 @click.option("--grep", metavar="TEXT", help="Only entries that contain TEXT.")
 @click.option(
@@ -79,13 +86,12 @@ def vars_(context: CommandContext, session: str) -> None:
 def history(
     context: CommandContext, session: str | None, limit: int | None, grep: str | None, search: str | None
 ) -> int | None:
-    """Show the code sent to SESSION, oldest first, across resets. With --search, SESSION is optional."""
+    """Show the code sent to SESSION, oldest first, across resets. --search without SESSION searches all."""
     if search is not None:
         from replctl.commands.transcripts import search as search_past  # needs no broker
 
         return search_past(context, session, search, limit)
-    if session is None:
-        raise click.UsageError("SESSION is required without --search")
+    session = session or DEFAULT_SESSION
     with context.client() as client:
         reply = client.history(session, limit, grep)
     entries = reply.history or []
@@ -101,8 +107,8 @@ def history(
     return None
 
 
-@click.command()
-@session_argument
+@click.command(cls=SessionCommand)
+@default_session_argument
 @with_common_options
 def stack(context: CommandContext, session: str) -> None:
     """Show the current stack of SESSION without stopping it, and its processes."""

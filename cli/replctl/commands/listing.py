@@ -7,25 +7,42 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+import msgspec
 
-from replctl.commands.context import CommandContext, session_argument, with_common_options
+from replctl.client.errors import ReplError
+from replctl.client.sync import Client
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    default_session_argument,
+    optional_session_argument,
+    with_common_options,
+)
 from replctl.commands.output import CommandOutput
+from replctl.commands.session_filter import SessionFilter, with_session_filter
 from replctl.durations import format_duration
 from replwire.identifiers import DEFAULT_SESSION
 from replwire.limits import limit_rows
 from replwire.replies import JobEntry, SessionEntry
 
+_JOB_COLUMNS = ("ID", "STATE", "END", "EPOCH", "AGENT", "TOOK", "CODE")
 _LINE = 60  # characters of an eval's code that `jobs` shows
 
 
 @click.command()
+@click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
+@click.option("-q", "--quiet", is_flag=True, help="Print the names alone, one per line, for other commands.")
+@with_session_filter
 @with_common_options
-def ls(context: CommandContext) -> None:
-    """List sessions."""
+def ls(context: CommandContext, patterns: tuple[str, ...], quiet: bool, chosen: SessionFilter) -> None:
+    """List sessions: all, or those whose name matches a PATTERN such as 'train-*'."""
     with context.client() as client:
-        sessions = client.sessions()
+        sessions = chosen.choose(client.sessions(), patterns)
     if context.json:
         context.screen.json({"status": ["done"], "sessions": sessions})
+    elif quiet:
+        for entry in sessions:
+            context.screen.line(entry.ref)
     elif not sessions:
         context.screen.notice("no sessions")
     else:
@@ -55,12 +72,15 @@ def display_name(entry: SessionEntry) -> str:
     return entry.name if entry.name == DEFAULT_SESSION and "/" not in entry.ref else entry.ref
 
 
-@click.command()
-@session_argument
+@click.command(cls=SessionCommand)
+@optional_session_argument
 @with_common_options
-def jobs(context: CommandContext, session: str) -> None:
-    """List SESSION's queued, running and recent evals."""
+def jobs(context: CommandContext, session: str | None) -> None:
+    """List SESSION's queued, running and recent evals; without SESSION, what runs or waits in any session."""
     with context.client() as client:
+        if session is None:
+            _show_active_jobs(context, client)
+            return
         entries = client.jobs(session)
     if context.json:
         context.screen.json({"status": ["done"], "session": session, "jobs": entries})
@@ -68,10 +88,29 @@ def jobs(context: CommandContext, session: str) -> None:
         show_jobs(context.screen, entries)
 
 
+def _show_active_jobs(context: CommandContext, client: Client) -> None:
+    found = []
+    for each in client.sessions():
+        if each.running is None and not each.queued:
+            continue
+        try:
+            found += [(each, job) for job in client.jobs(each.session) if job.state != "done"]
+        except ReplError as error:
+            if error.code != "session-not-found":  # closed meanwhile
+                raise
+    if context.json:
+        rows = [{"session": each.session, "name": each.name} | msgspec.to_builtins(job) for each, job in found]
+        context.screen.json({"status": ["done"], "session": None, "jobs": rows})
+    elif found:
+        context.screen.table(("SESSION", *_JOB_COLUMNS), ((display_name(each), *_job(job)) for each, job in found))
+    else:
+        context.screen.notice("nothing is running or queued")
+
+
 def show_jobs(screen: CommandOutput, entries: Sequence[JobEntry]) -> None:
     """Print the evals of a session as a table."""
     if entries:
-        screen.table(("ID", "STATE", "END", "EPOCH", "AGENT", "TOOK", "CODE"), map(_job, entries))
+        screen.table(_JOB_COLUMNS, map(_job, entries))
     else:
         screen.notice("no evals")
 
@@ -86,8 +125,8 @@ def _job(entry: JobEntry) -> tuple[Any, ...]:
     return entry.eval_id, entry.state, end, entry.epoch, entry.agent, took, short
 
 
-@click.command()
-@session_argument
+@click.command(cls=SessionCommand)
+@default_session_argument
 @click.option("--no-variables", is_flag=True, help="Do not list variables.")
 @with_common_options
 def info(context: CommandContext, session: str, no_variables: bool) -> None:

@@ -85,3 +85,10 @@ def parse_env(pairs: Iterable[str]) -> dict[str, str]:
             raise click.UsageError(f"--env needs K=V, not {pair!r}")
         env[name] = value
     return env
+
+
+def suggest_name(name: str, known: list[str]) -> str | None:
+    """Return the known name that is most like this one, or None if none is."""
+    from difflib import get_close_matches  # after an error only
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.75)), None)

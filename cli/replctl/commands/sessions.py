@@ -5,8 +5,15 @@ from __future__ import annotations
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.context import CommandContext, reply_fields, session_argument, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    reply_fields,
+    session_argument,
+    with_common_options,
+)
 from replctl.commands.params import SessionName, directory_for_new, parse_env, runtime_for_new
+from replctl.commands.session_filter import SessionFilter, with_session_filter
 from replwire.faults import ExitCode
 from replwire.quantities import count_of
 
@@ -49,7 +56,7 @@ def new(
         _notice(context, f"uses the environment {found} found here (--runtime python ignores it)")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @with_common_options
 def reset(context: CommandContext, session: str) -> None:
@@ -63,13 +70,26 @@ def reset(context: CommandContext, session: str) -> None:
 
 
 @click.command()
-@click.argument("sessions", nargs=-1, required=True, metavar="SESSION...", type=SessionName())
+@click.argument("sessions", nargs=-1, metavar="[SESSION]...", type=SessionName())
+@click.option("--all", "everything", is_flag=True, help="Close all your sessions, or those that the options choose.")
+@with_session_filter
 @with_common_options
-def close(context: CommandContext, sessions: tuple[str, ...]) -> int:
-    """Close sessions and end everything they started. If one fails, the others are still closed."""
+def close(context: CommandContext, sessions: tuple[str, ...], everything: bool, chosen: SessionFilter) -> int:
+    """Close sessions and end everything they started. If one fails, the others are still closed.
+
+    A condition such as --idle 1h chooses among your sessions; sessions of others must be named.
+    """
+    everything = everything or chosen != SessionFilter()
+    if everything == bool(sessions):
+        raise click.UsageError(
+            "name sessions, or choose among yours with --all, --idle, --state, --runtime, --of-agent"
+        )
     failed: list[ReplError] = []
     closed: list[str] = []
-    with context.client() as client:
+    with context.client(start=not everything) as client:
+        if everything:
+            identity = client.describe().identity
+            sessions = tuple(each.ref for each in chosen.choose(client.sessions()) if each.owner == identity)
         for session in sessions:
             try:
                 client.close(session)
@@ -83,12 +103,12 @@ def close(context: CommandContext, sessions: tuple[str, ...]) -> int:
     context.show({"status": ["done"], "closed": closed, "failed": errors, "exit": code})
     for each in failed:
         _notice(context, each.message)
-    if closed:
-        _notice(context, "closed " + ", ".join(closed))
+    if closed or not failed:
+        _notice(context, "closed " + (", ".join(closed) or "none: no session of yours is like that"))
     return code
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.option(
     "--id", "eval_id", type=click.IntRange(min=0), metavar="N", help="Interrupt this eval, running or queued."
@@ -104,7 +124,7 @@ def interrupt(context: CommandContext, session: str, eval_id: int | None, everyt
     _notice(context, f"interrupted {which}" if reply.interrupted else f"nothing to interrupt in {session}")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("text")
 @click.option("-n", "bare", is_flag=True, help="Do not add a newline.")
@@ -124,7 +144,7 @@ def stdin(context: CommandContext, session: str, text: str, bare: bool) -> None:
         _notice(context, f"{session} is not reading input now; buffered for later")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("to")
 @with_common_options
@@ -151,7 +171,7 @@ def clone(context: CommandContext, session: str, to: str) -> None:
             context.screen.notice(f"not copied: {each.name}: {each.why}")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("to", type=click.Choice(["plan", "normal"]))
 @click.option("--reason", metavar="TEXT", help="Reason shown with refused requests.")
@@ -164,7 +184,7 @@ def mode(context: CommandContext, session: str, to: str, reason: str | None) -> 
     context.show(data, f"{reply.name or reply.session}: {reply.session_mode}")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("level", type=click.Choice(["read", "write", "none"]))
 @click.option(
@@ -182,7 +202,7 @@ def share(context: CommandContext, session: str, level: str, who: str) -> None:
         context.screen.notice(f"session {session!r} is not shared")
 
 
-@click.command("transfer")
+@click.command("transfer", cls=SessionCommand)
 @session_argument
 @click.option("--to", "who", metavar="WHO", required=True, help="Identity, such as uid:1001 or a key's name.")
 @with_common_options

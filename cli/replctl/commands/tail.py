@@ -7,9 +7,13 @@ from typing import Any
 import click
 
 from replctl.client.errors import ReplError
-from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    optional_session_argument,
+    with_common_options,
+)
 from replctl.commands.output import has_colours
-from replctl.commands.params import SessionName
 from replctl.durations import format_duration
 from replctl.top.terminal_sequences import TerminalSanitizer
 
@@ -40,8 +44,8 @@ _ENVELOPE = frozenset(
 )
 
 
-@click.command()
-@click.argument("session", type=SessionName(), required=False)
+@click.command(cls=SessionCommand)
+@optional_session_argument
 @click.option(
     "--types",
     metavar="TYPE",

@@ -12,7 +12,12 @@ import msgspec
 
 from replctl.client.result import Result
 from replctl.client.sync import Client
-from replctl.commands.context import CommandContext, with_common_options
+from replctl.commands.context import (
+    CommandContext,
+    SessionCommand,
+    session_argument,
+    with_common_options,
+)
 from replctl.commands.output import CommandOutput
 from replctl.commands.params import Duration
 from replctl.durations import format_duration
@@ -98,8 +103,8 @@ def _find_head(store: TranscriptReader, session: str) -> TranscriptInfo:
     return heads[0]
 
 
-@click.command()
-@click.argument("session")
+@click.command(cls=SessionCommand)
+@session_argument
 @click.option(
     "--format", "kind", type=click.Choice(formats.FORMATS), default="ipynb", show_default=True, help="Output format."
 )
