@@ -1,4 +1,4 @@
-"""How a command is told its session: as an argument, by `-s`, by default, by a condition; and what a typo may have meant."""
+"""The session of a command: as argument, by `-s`, by default, by condition; and suggestions for a mistyped name."""
 
 from __future__ import annotations
 
