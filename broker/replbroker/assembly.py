@@ -51,6 +51,7 @@ from replbroker.sinks.factory import (
     build_trace_sink,
     build_transcript_sink,
 )
+from replbroker.snapshot_files import SnapshotFiles
 from replbroker.transports.binding import bind, configure_curve, pausable_listeners
 from replbroker.transports.client_router import ClientRouter
 from replbroker.transports.line_server import LineServer
@@ -225,6 +226,7 @@ class _Assembly:
             memory=MachineMemoryReader(),
             extensions=self._extensions,
             hooks=hooks,
+            snapshots=SnapshotFiles(self._resources.state_dir / "snapshots"),
         )
 
     def _build_clients(self, driver: CoreDriver) -> tuple[ClientRouter, ZapAuthenticator]:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from replbroker.broker_extensions import BrokerExtensions
@@ -34,6 +33,7 @@ from replbroker.core.effects import (
     StopBroker,
     ToClient,
     ToWorker,
+    WriteSnapshot,
 )
 from replbroker.core.engine import BrokerCore
 from replbroker.core.observing.audit_trail import BROKER
@@ -45,6 +45,7 @@ from replbroker.session_list import SessionListFile
 from replbroker.signals import Signals
 from replbroker.sinks.audit_file import AuditFile
 from replbroker.sinks.event_sink import EventSink
+from replbroker.snapshot_files import SnapshotFiles, delete_snapshot
 from replbroker.transports.connection_handler import Body, ReplyTransport
 from replbroker.transports.worker_router import WorkerRouter
 
@@ -67,6 +68,7 @@ class EffectTargets:
     memory: MachineMemoryReader
     extensions: BrokerExtensions
     hooks: HookRunner | None
+    snapshots: SnapshotFiles
 
 
 class CoreDriver:
@@ -100,7 +102,8 @@ class CoreDriver:
             PauseReading: lambda effect: self._transport(effect.peer).pause(effect.peer, effect.until),
             SaveSession: lambda effect: self._on_saved(targets.session_list.append(effect.record)),
             Audit: lambda effect: targets.audit.write(effect, self._describe_peer(effect.peer)),
-            DeleteSnapshot: lambda effect: _delete_snapshot(Path(effect.path)),
+            WriteSnapshot: self._write_snapshot,
+            DeleteSnapshot: lambda effect: delete_snapshot(effect.path),
             DeleteEnvironment: lambda effect: targets.launcher.remove_environment(effect.environment),
             StartEgress: lambda _: targets.launcher.start_egress(),
             DeletePackages: lambda effect: targets.launcher.remove_packages(effect.session),
@@ -294,6 +297,11 @@ class CoreDriver:
     def _measure_memory(self, _: MeasureMemory) -> None:
         self.apply(self._core.on_memory_measured(self._targets.memory.read(), time.monotonic()))
 
+    def _write_snapshot(self, effect: WriteSnapshot) -> None:
+        error = self._targets.snapshots.append(effect.snapshot, effect.data)
+        path = self._targets.snapshots.path_of(effect.snapshot)
+        self.apply(self._core.on_snapshot_written(effect, path, error, time.monotonic()))
+
     def _stop(self, effect: StopBroker) -> None:
         self.exit_reason = effect.why
 
@@ -312,10 +320,3 @@ class CoreDriver:
             self._targets.launcher.set_identities(result.live.identities)
             self._targets.launcher.set_hosts(result.live.hosts)
         self.apply(self._core.on_config_reread(result, peer, request_id, time.monotonic()))
-
-
-def _delete_snapshot(file: Path) -> None:
-    try:
-        file.unlink(missing_ok=True)
-    except OSError as error:
-        _log.warning("a snapshot could not be deleted: %s: %s", file, error.strerror)

@@ -46,6 +46,7 @@ COMMANDS = {
     "load": CommandEntry("replctl.commands.eval:load", "Run a file on the broker's machine."),
     "env": CommandEntry("replctl.commands.env:env", "Manage Python environments and packages."),
     "clone": CommandEntry("replctl.commands.sessions:clone", "Clone a session."),
+    "save": CommandEntry("replctl.commands.checkpoints:save", "Save a session's variables in a file."),
     "checkpoint": CommandEntry("replctl.commands.checkpoints:checkpoint", "Keep a session's state, to go back to."),
     "checkpoints": CommandEntry("replctl.commands.checkpoints:checkpoints", "List a session's checkpoints."),
     "rollback": CommandEntry("replctl.commands.checkpoints:rollback", "Undo evals: go back to a checkpoint."),

@@ -35,6 +35,7 @@ from replbroker.core.effects import (
     ToClient,
     ToWorker,
     WorkerSpec,
+    WriteSnapshot,
 )
 from replbroker.core.engine import BrokerCore
 from replbroker.core.limits.memory_totals import AvailableMemory
@@ -98,8 +99,10 @@ class FakeWorker:
 
     def send_assigned(self, error: str | None = None) -> None:
         """Answer the last ASSIGN."""
-        body = AssignedBody(error, checkpoints_off="" if self.harness.checkpoints else "no")
-        self.send(FrameKind.ASSIGNED, body, epoch=self.frames(FrameKind.ASSIGN)[-1][0].epoch)
+        header, assigned = self.frames(FrameKind.ASSIGN)[-1]
+        restored = 3 if assigned["restore"] else 0
+        body = AssignedBody(error, checkpoints_off="" if self.harness.checkpoints else "no", restored=restored)
+        self.send(FrameKind.ASSIGNED, body, epoch=header.epoch)
 
     def send_snapshot(self, request_id: str, path: str = "/shelf/1", count: int = 2, left: Sequence[str] = ()) -> None:
         """Send that the session's snapshot is written, for a clone."""
@@ -179,6 +182,8 @@ class CoreHarness:
         self.exits: list[str] = []
         self.specs: dict[int, WorkerSpec] = {}
         self.discarded: list[str] = []
+        self.written: dict[str, bytes] = {}  # files of snapshots that clients send
+        self.write_error: str | None = None
         self.environments: set[str] = set()  # that are on the disk
         self.removing: list[str] = []
         self.packages_deleted: list[str] = []
@@ -228,6 +233,10 @@ class CoreHarness:
             elif isinstance(effect, Kill):
                 self.workers.pop(effect.worker, None)
                 self.killed.append(effect.worker)
+            elif isinstance(effect, WriteSnapshot):
+                path = f"/shelf/{effect.snapshot}"
+                self.written[path] = self.written.get(path, b"") + effect.data
+                self.apply(self.core.on_snapshot_written(effect, path, self.write_error, self.now))
             elif isinstance(effect, DeleteSnapshot):
                 self.discarded.append(effect.path)
             elif isinstance(effect, Audit):

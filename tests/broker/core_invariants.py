@@ -254,7 +254,7 @@ def _session(session: Session) -> None:
     assert all(session.inflight.get(ask.route) is ask for ask in session.deferred)
     assert session.state == STARTING or not session.waiters
     assert session.replacement is None or session.running is None, "an eval runs where its session moves away"
-    assert session.snapshot_path is None or session.state == STARTING
+    assert session.snapshot is None or session.state == STARTING
     waiting_ids = {job.eval_id for job in session.waiting_evals()}
     assert session.state == STARTING or {ask.eval_id for ask in session.deferred} <= waiting_ids
 

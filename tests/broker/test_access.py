@@ -25,6 +25,7 @@ NOT_ABOUT_A_SESSION = (
     "new-session",
     "ls-environments",
     "remove-environment",
+    "put-snapshot",
 )
 NOT_FOUND = ["done", "error", "session-not-found"]
 FORBIDDEN = ["done", "error", "forbidden"]

@@ -21,7 +21,7 @@ def test_a_clone_begins_with_what_its_source_wrote_down(harness: CoreHarness) ->
     assert (answer["count"], answer["bytes"]) == (3, 10)
     assert answer["left-behind"] == [{"name": "sock", "why": "no"}]
     assignment = harness.worker("copy").frames(FrameKind.ASSIGN)[0][1]
-    assert (assignment["restore"], assignment["cwd"], assignment["env"]) == ("/shelf/7", "/src", ["A=1"])
+    assert (assignment["restore"]["path"], assignment["cwd"], assignment["env"]) == ("/shelf/7", "/src", ["A=1"])
     assert harness.discarded == ["/shelf/7"]
     assert harness.is_idle()
 
@@ -35,7 +35,9 @@ def test_what_the_new_session_cannot_take_is_left_behind_as_well(new_harness: Ca
     asked = harness.send("clone", source="work", name="copy")
     harness.workers[1].send_snapshot(asked, count=3, left=["a"])
     harness.workers[2].send_ready()
-    harness.workers[2].send(FrameKind.ASSIGNED, AssignedBody(None, None, [SkippedName("b", "module missing")]), epoch=1)
+    harness.workers[2].send(
+        FrameKind.ASSIGNED, AssignedBody(None, None, [SkippedName("b", "module missing")], restored=2), epoch=1
+    )
     answer = harness.final_reply(asked)
     assert [each["name"] for each in answer["left-behind"]] == ["a", "b"]
     assert answer["count"] == 2

@@ -15,6 +15,7 @@ from replwire.events import EVENTS, Event
 from replwire.limits import Limits
 from replwire.link import FrameKind, Outcome
 from replwire.network import TrafficRecord
+from test_saved_snapshots import build_file, put_whole
 
 OTHER = b"p2"
 RULES = '[[agents]]\nname = "bob"\nenabled = false\n'
@@ -294,11 +295,15 @@ def test_every_event_that_is_declared_happens(
     worker.send_rolled_back(cause="SIGABRT", last=1)
     taken = harness.send("checkpoint", session="work")
     harness.finish(taken, checkpoint=2)
+    saved = harness.send("save", session="work")
+    harness.finish(saved, snapshot="0", count=2, bytes=9)
     harness.request("reset", session="work")
     harness.request("env", session="work", action="activate", path="/venv")
     clone = harness.send("clone", session="work", name="copy")
     harness.worker().send_snapshot(clone)
     harness.worker("copy").exit()
+    harness.request("new-session", name="later", snapshot=put_whole(harness, build_file()))
+    harness.request("close", session="later")
     harness.request("ping", agent="bob")
     harness.send("new-session")
     harness.request("new-session")

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import os
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from core_invariants import CheckedHarness, check
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replwire.ext.verdicts import Allow, Block, RequireApproval, Verdict
 from replwire.link import FrameKind, HeartbeatBody, Outcome
+from test_saved_snapshots import build_file
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -106,6 +108,18 @@ class BrokerMachine(RuleBasedStateMachine):
     def clones(self, peer: int, pick: int, name: str, timeout_ms: int | None) -> None:
         session = self._some_session(pick)
         self.harness.send("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
+
+    @rule(peer=PEERS, pick=PICK)
+    def saves(self, peer: int, pick: int) -> None:
+        self.harness.send("save", self.peers[peer], session=self._some_session(pick))
+
+    @rule(peer=PEERS, cut=st.integers(0, 3), name=NAMES | st.none())
+    def opens_a_saved_session(self, peer: int, cut: int, name: str | None) -> None:
+        file = build_file()
+        part = base64.b64encode(file[: len(file) - cut]).decode()
+        asked = self.harness.send("put-snapshot", self.peers[peer], part=part, last=cut < 3)
+        snapshot = self.harness.replies.get(asked, [{}])[-1].get("snapshot", "none")
+        self.harness.send("new-session", self.peers[peer], name=name, snapshot=snapshot)
 
     @rule(peer=PEERS, pick=PICK, action=ENV_ACTIONS, path=st.sampled_from(["/v", "/w", "v"]))
     def moves(self, peer: int, pick: int, action: str, path: str) -> None:
@@ -196,6 +210,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if outcome == Outcome.OK and worker.op_of(request_id) == "clone":
             self.paths.add(f"/shelf/{len(self.paths)}")
             worker.send_snapshot(request_id, f"/shelf/{len(self.paths) - 1}")
+        elif outcome == Outcome.OK and worker.op_of(request_id) == "save":
+            worker.reply(request_id, snapshot="0", count=1, bytes=9)
         elif outcome == Outcome.OK and worker.op_of(request_id) == "rollback":
             self._roll_back(worker, request_id, None, 0)
         else:
@@ -341,7 +357,7 @@ class BrokerMachine(RuleBasedStateMachine):
         assert expected - harness.done == listening
         assert way != 1 or not listening
         assert len(harness.exits) == (way == 1)
-        assert self.paths <= set(harness.discarded), "a snapshot's file stayed"
+        assert self.paths | harness.written.keys() <= set(harness.discarded), "a snapshot's file stayed"
         assert way != 1 or not harness.workers
         assert len(harness.state.sessions) == 0  # swept, closed, or never had
 

@@ -52,6 +52,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "load": [["/file"]],
     "env": [["show"], ["activate", "@x"], ["deactivate"], ["pkg", "status"]],
     "clone": [["s", "t"]],
+    "save": [["s", "/proc/self/no"]],
     "checkpoint": [["s"], ["s", "--name", "n"]],
     "checkpoints": [["s"], ["s", "--drop", "1"]],
     "rollback": [["s"], ["s", "1"]],
@@ -116,7 +117,7 @@ def nasty(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind, include_extras=True)
         return {each.encode_name: nasty(hints[each.name]) for each in msgspec.structs.fields(kind)}
-    return {str: NASTY, bool: True, int: 1, float: 1.5}[kind]
+    return {str: NASTY, bytes: "AA==", bool: True, int: 1, float: 1.5}[kind]
 
 
 def fields(op: str) -> dict[str, Any]:

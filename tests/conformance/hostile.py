@@ -100,6 +100,8 @@ GOOD: dict[str, str] = {
     "runtime": '"python"',
     "name": '"s"',
     "wait-ms": "0",
+    "part": '""',
+    "offset": "0",
 }
 
 

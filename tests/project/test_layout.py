@@ -16,7 +16,6 @@ LONGER = {
     "worker/replworker/boot.py",
     "worker/replworker/packages/package_runner.py",
     "worker/replworker/runtimes/interpreter_process.py",
-    "worker/replworker/runtimes/python/replharness/pickler.py",
     "worker/replworker/runtimes/python/replharness/run.py",
     "broker/replbroker/core/engine.py",
     "broker/replbroker/core_driver.py",

@@ -11,9 +11,10 @@ import pytest
 
 from attack_index import INDEXED_ATTACKS, IndexedAttack
 from package_attacks import PACKAGE_ATTACKS
+from state_attacks import STATE_ATTACKS
 
 ROOT = Path(__file__).parents[2]
-ATTACKS = [*INDEXED_ATTACKS, *PACKAGE_ATTACKS]
+ATTACKS = [*INDEXED_ATTACKS, *PACKAGE_ATTACKS, *STATE_ATTACKS]
 LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
 

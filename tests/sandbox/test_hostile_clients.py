@@ -18,6 +18,7 @@ import zmq
 
 from attack_targets import USERS, AttackSite, begin, end, uid_of
 from kit import Wire, wait_until
+from replctl import Client, ReplError
 from replworker.sandbox.report import SandboxReport
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + bytes([3, 0]) + b"NULL".ljust(20, b"\0") + bytes(32)
@@ -126,6 +127,25 @@ def test_what_a_clone_brings_along_runs_in_its_own_sandbox_and_nowhere_else(wire
     assert wire.run(f"os.path.exists({str(trace)!r})", session="copy").value == "True"  # in a /tmp of its own
     assert wire.run("os.path.exists('/tmp/ran')", session="evil").value == "False"
     assert not trace.exists()
+
+
+def test_what_a_saved_session_brings_along_runs_in_the_sandbox_of_its_session(
+    wire: Wire, place: AttackSite, tmp_path: Path
+) -> None:
+    """A file is code, of whoever wrote it: it runs where the new session's own code would, and takes no more memory."""
+    trace = Path(tempfile.gettempdir(), f"rpl-evil-{os.getpid()}-{place.broker.pid}")
+    wire.run(EVIL % str(trace), session="evil")
+    file = tmp_path / "evil.session"
+    with Client(place.broker.endpoint) as client:
+        client.save("evil", file)
+        client.new("victim", from_file=file)
+        assert client.eval("import os; int(open('/tmp/ran').read()) == os.getpid()", "victim").value == "True"
+        assert not trace.exists()
+        client.eval("class Bomb:\n    def __reduce__(self): return (bytearray, (1 << 40,))\nbomb = [Bomb()]", "evil")
+        client.save("evil", file)
+        with pytest.raises(ReplError, match="MemoryError"):
+            client.new("bombed", from_file=file)
+    place.assert_others_respond()
 
 
 def test_a_clone_is_held_as_tightly_as_its_source(wire: Wire, place: AttackSite) -> None:

@@ -141,8 +141,8 @@ def dump(harness: Any, fd: int, most: int = 64 * MIB) -> dict[str, Any]:
     return answer
 
 
-def restore(harness: Any, fd: int) -> dict[str, Any]:
-    answer = harness.ask("restore", fd=fd, data=None, dill=DILL)
+def restore(harness: Any, fd: int, **span: int) -> dict[str, Any]:
+    answer = harness.ask("restore", fd=fd, data=None, dill=DILL, **span)
     assert answer["t"] == "dumped"
     assert isinstance(answer, dict)
     return answer
@@ -232,6 +232,33 @@ def test_a_module_that_is_missing_leaves_the_rest(start_harness: Callable[..., A
     assert clone.value("second, second[0] is first, json.dumps(1), size.__name__") == "([[1], 2], True, '1', 'size')"
     assert why(restore(same, file)) == {}
     assert same.value("lost[0] is tool, isinstance(tool['tool'], Tool), size()") == "(True, True, 3)"
+
+
+def test_code_of_another_python_stays_behind_and_data_comes_along(start_harness: Callable[..., Any], file: int) -> None:
+    source, clone = start_harness(), start_harness()
+    source.eval("data = {'a': [1]}; same = data['a']\ndef f(): return 1\nclass C:\n    size = 3\nmade = [C()]")
+    assert dump(source, file)["error"] is None
+    head = os.pread(file, 100, 0).partition(b"\n")[0]
+    other = head[:-1] + (b"0" if head[-1:] != b"0" else b"1")
+    os.pwrite(file, other, 0)
+    restored = restore(clone, file)
+    theirs = other.partition(b", ")[2].decode()
+    assert (restored["error"], why(restored)["f"]) == (None, f"code compiled by {theirs}")
+    assert clone.value("same.append(2), data") == "(None, {'a': [1, 2]})"
+    os.pwrite(file, other.replace(b"cpython", b"jpython"), 0)
+    assert restore(clone, file)["error"].startswith("written by jpython")
+
+
+def test_a_snapshot_is_read_from_the_middle_of_a_file(start_harness: Callable[..., Any], file: int) -> None:
+    source, clone = start_harness(), start_harness()
+    source.eval("x = [1]; y = x; b = bytearray(1000)")
+    size = dump(source, file)["bytes"]
+    content = os.pread(file, size, 0)
+    os.pwrite(file, b"head" + content + b"tail", 0)
+    assert restore(clone, file, offset=4, size=size)["error"] is None
+    assert clone.value("x is y, len(b)") == "(True, 1000)"
+    assert restore(clone, file, offset=4)["error"] == "an incomplete snapshot"
+    assert restore(clone, file, offset=5, size=size)["error"] == "not a snapshot"
 
 
 def test_a_snapshot_keeps_to_its_bound(harness: Any, file: int) -> None:

@@ -192,6 +192,20 @@ FAULTS: dict[str, Fault] = {
             "clone-failed", "the session could not be copied; no new session was created", _CODE, False, ExitCode.RAISED
         ),
         Fault(
+            "snapshot-not-found",
+            "there is no such snapshot: its last part was fetched, or no part was for `transfer-idle-ms`",
+            _CALLER,
+            False,
+            ExitCode.NAME,
+        ),
+        Fault(
+            "snapshot-failed",
+            "the snapshot could not be written, is damaged, or does not fit this broker; no session was created",
+            _CODE,
+            False,
+            ExitCode.RAISED,
+        ),
+        Fault(
             "sandbox-unavailable",
             "this machine cannot provide the configured sandbox",
             _BROKER,

@@ -84,8 +84,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         int, documented("code kept in a session's history, oldest dropped first", "bytes", 0, 1024 * MIB)
     ] = MIB
     max_snapshot_bytes: Annotated[
-        int, documented("data copied by a clone, through a file", "bytes", 4 * KIB, 1024 * 1024 * MIB)
+        int, documented("data of a snapshot: of a clone, or saved in a file", "bytes", 4 * KIB, 1024 * 1024 * MIB)
     ] = 2048 * MIB
+    max_part_bytes: Annotated[
+        int,
+        documented(
+            "part of a file or snapshot in one message; in base64 it must fit `max-message-bytes`",
+            "bytes",
+            64 * KIB,
+            16 * MIB,
+        ),
+    ] = 512 * KIB
+    transfer_idle_ms: Annotated[
+        int, documented("time without a part after which an unfinished transfer is dropped", "ms", 100, HOUR_MS)
+    ] = MINUTE_MS
     max_checkpoints: Annotated[
         int,
         documented("checkpoints of one session; the oldest without a name is dropped first", "checkpoints", 1, 100),

@@ -93,6 +93,18 @@ class HelloBody(msgspec.Struct, frozen=True):
     token: str
 
 
+class SnapshotSource(msgspec.Struct, frozen=True):
+    """A snapshot that a session begins with: `size` bytes from `offset` of a file; None: to its end.
+
+    `version` is that of the runtime that wrote it, if that may be another one.
+    """
+
+    path: str
+    offset: int = 0
+    size: int | None = None
+    version: str | None = None
+
+
 class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     """Body of ASSIGN. `lost_cause` says how the session lost its previous worker; reported once."""
 
@@ -105,7 +117,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     lost_cause: str | None = None
     ephemeral: bool = False
     cwd_needed: bool = True  # False: the session may start without it
-    restore: str | None = None  # snapshot of another session to restore
+    restore: SnapshotSource | None = None
     network: NetworkRules | None = None  # what it may reach by list
     checkpoints: Checkpoints = "auto"
     packages_of: str | None = None  # session whose installed packages it begins with
@@ -119,6 +131,7 @@ class AssignedBody(msgspec.Struct, frozen=True):
     left_behind: list[SkippedName] = []
     notice: str | None = None  # why there is no working directory although one was requested
     checkpoints_off: str = "this worker takes none"
+    restored: int = 0  # variables of a snapshot
 
 
 class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):

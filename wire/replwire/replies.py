@@ -12,6 +12,7 @@ import msgspec
 
 from replwire.documented import descriptions, documented
 
+Binary = bytes  # base64 on the wire
 TRUNCATED = "…[truncated]"  # appended to text truncated at a UTF-8 boundary
 
 
@@ -64,7 +65,7 @@ class Binding(msgspec.Struct, frozen=True):
 
 
 class SkippedName(msgspec.Struct, frozen=True):
-    """A name that a clone did not copy, and why."""
+    """A name that is not in a clone or a snapshot, and why."""
 
     name: str
     why: str
@@ -247,7 +248,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
         documented("whose quota is exhausted: an identity or `agent LABEL of IDENTITY`; absent: the total is"),
     ] = None
     correlation_id: Annotated[str | None, documented("identifies an internal error in the broker's log")] = None
-    offset: Annotated[int | None, documented("offset for the next `read`")] = None
+    offset: Annotated[int | None, documented("offset for the next `read`, or of `part`")] = None
     interrupted: Annotated[list[str] | None, documented("sessions in which something was interrupted")] = None
     interrupted_id: Annotated[int | None, documented("eval-id of the interrupted running eval")] = None
     delivered: Annotated[list[str] | None, documented("sessions whose running eval got the input")] = None
@@ -270,6 +271,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     processes: list[ProcessInfo] | None = None
     new_session: Annotated[str | None, documented("id of the clone")] = None
     bytes: Annotated[int | None, documented("size of the copied data")] = None
+    snapshot: Annotated[str | None, documented("id of a snapshot")] = None
+    part: Annotated[Binary | None, documented("a part of it, in base64")] = None
     left_behind: Annotated[list[SkippedName] | None, documented("variables not copied, at most 100")] = None
     checkpoint: Annotated[int | None, documented("number of a checkpoint")] = None
     checkpoint_name: Annotated[str | None, documented("name of that checkpoint")] = None

@@ -23,6 +23,7 @@ from replworker.reply_sender import ReplySender
 from replworker.results import build_error_result, build_package_result, build_result, decode_bundle
 from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.saved_snapshots import SavedSnapshots
 from replworker.session_settings import WorkerSettings
 from replworker.session_streams import SessionStreams
 from replworker.snapshots import SnapshotTransfer
@@ -62,6 +63,7 @@ class EvalRunner:
         streams: SessionStreams,
         reads: ReadHandler,
         snapshots: SnapshotTransfer,
+        saved: SavedSnapshots,
         packages: PackageRunner,
         timers: Deadlines,
         settings: WorkerSettings,
@@ -73,6 +75,7 @@ class EvalRunner:
         self._streams = streams
         self._reads = reads
         self._snapshots = snapshots
+        self._saved = saved
         self._packages = packages
         self._timers = timers
         self._settings = settings
@@ -87,6 +90,7 @@ class EvalRunner:
             "checkpoint": checkpoints.requests.handle_checkpoint,
             "clone": self._handle_clone,
             "clone-session": self._handle_clone,
+            "save": self._handle_save,
         }
 
     def assign(self, assignment: AssignBody) -> None:
@@ -216,6 +220,20 @@ class EvalRunner:
                 self._end_without_running(record, RequestError("clone-failed", text))
 
         number = self._snapshots.dump(header.route, self._streams.limits.max_snapshot_bytes, on_end)
+        record.request_number = number or record.request_number
+
+    def _handle_save(self, header: Header, body: bytes) -> None:
+        record = self._begin(header, _decode_clone(body).id, "save")
+        assert self._assignment is not None
+
+        def on_end(outcome: Reply | str) -> None:
+            self._timers.cancel(record.resend_timer)
+            if isinstance(outcome, Reply):
+                self._end(record, outcome, None, Outcome.OK)
+            else:
+                self._end_without_running(record, RequestError("snapshot-failed", outcome))
+
+        number = self._saved.save(record, self._assignment, self._streams.limits, on_end)
         record.request_number = number or record.request_number
 
     def _on_eval_frame(self, record: EvalRecord, event: frames.FrameEvent) -> None:

@@ -5,7 +5,7 @@ No sockets or polling here: the loop calls in, and this calls the reply sender, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -40,6 +40,7 @@ from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.sandbox.workspace import DirectoryRefused
+from replworker.saved_snapshots import SavedSnapshots
 from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import enter_directory
 from replworker.session_settings import WorkerSettings
@@ -86,6 +87,9 @@ class WorkerSession:
         self._notice: str | None = None  # why there is no working directory although one was requested
         self.streams = streams = SessionStreams(process, replies, limits)
         self._snapshots = SnapshotTransfer(replies, interpreter, settings.snapshots, package_directory("dill"))
+        self._saved = saved = SavedSnapshots(
+            interpreter, replies, timers, settings.snapshots, package_directory("dill")
+        )
         self._checkpoints = SessionCheckpoints(process, interpreter, replies, streams, timers, settings)
         self.copies_fd = self._checkpoints.fd
         self.read_copies = self._checkpoints.read_copies
@@ -100,6 +104,7 @@ class WorkerSession:
             streams,
             reads,
             self._snapshots,
+            saved,
             packages,
             timers,
             settings,
@@ -121,6 +126,7 @@ class WorkerSession:
             "ls-checkpoints": self._checkpoints.requests.handle_list,
             "drop-checkpoint": self._checkpoints.requests.handle_drop,
             "rollback": self._checkpoints.requests.handle_rollback,
+            "get-snapshot": lambda route, body: saved.handle_get(route, body, streams.limits),
         }
 
     @property
@@ -133,7 +139,8 @@ class WorkerSession:
         return self._checkpoints.recover(cause)
 
     def close(self) -> None:
-        """End the copies of the interpreter, and watch no descriptor any more."""
+        """End the copies of the interpreter, drop a saved snapshot, and watch no descriptor any more."""
+        self._saved.drop()
         self._checkpoints.close()
         self.watch.close()
 
@@ -190,7 +197,7 @@ class WorkerSession:
                 SessionNetwork.listeners(assignment.network),
             )
         except DirectoryRefused as refused:
-            self._send_assigned(str(refused), [])
+            self._send_assigned(str(refused))
             return
         why = entered.problem
         self._notice = None if why is None else f"the session has no working directory: {why}"
@@ -201,7 +208,7 @@ class WorkerSession:
         try:
             packages = self._packages.assign(assignment.session, assignment.packages_of)
         except OSError as error:
-            self._send_assigned(f"the session's packages cannot be used: {error.strerror}", [])
+            self._send_assigned(f"the session's packages cannot be used: {error.strerror}")
             return
         limits = {
             "value-bytes": assignment.limits.max_value_bytes,
@@ -217,14 +224,23 @@ class WorkerSession:
         assert isinstance(event, frames.AssignedFrame)
         assert self._assignment is not None
         if event.error is None and self._assignment.restore is not None:
-            self._snapshots.restore(self._assignment.restore, self._send_assigned)
+            self._snapshots.restore(self._assignment.restore, self._on_restored)
         else:
-            self._send_assigned(event.error, [])
+            self._send_assigned(event.error)
 
-    def _send_assigned(self, error: str | None, skipped: list[SkippedName]) -> None:
+    def _on_restored(self, event: frames.DumpedFrame) -> None:
+        source, ready = self._assignment.restore if self._assignment is not None else None, self._interpreter.ready
+        assert source is not None
+        assert ready is not None
+        if source.version not in (None, ready.version):
+            notice = f"the snapshot was saved by {ready.runtime} {source.version}, this is {ready.version}"
+            self._notice = "; ".join(filter(None, (self._notice, notice)))
+        self._send_assigned(event.error, event.left_behind, event.count)
+
+    def _send_assigned(self, error: str | None, skipped: Sequence[SkippedName] = (), restored: int = 0) -> None:
         ready = self._interpreter.ready
         off = self._checkpoints.begin()
-        body = AssignedBody(error, ready.executable if ready else None, skipped, self._notice, off)
+        body = AssignedBody(error, ready.executable if ready else None, list(skipped), self._notice, off, restored)
         self._replies.send_control(FrameKind.ASSIGNED, encode(body))
 
     def _handle_request(self, header: Header, body: bytes) -> None:

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from replwire.link import FrameKind, SnapshotBody, encode
+from replwire.link import FrameKind, SnapshotBody, SnapshotSource, encode
 from replwire.private_directories import make_private_directory
-from replwire.replies import SkippedName
 from replworker.interpreter import Interpreter
 from replworker.reply_sender import ReplySender
 from replworker.runtimes import frames
@@ -80,31 +79,37 @@ class SnapshotTransfer:
             return f"the snapshot cannot be written: {error.strerror}"
         return None
 
-    def restore(self, path: str, then: Callable[[str | None, list[SkippedName]], None]) -> None:
-        """Restore a snapshot; `then` gets an error message or None, and the names that were skipped."""
+    def restore(self, source: SnapshotSource, then: Callable[[frames.DumpedFrame], None]) -> None:
+        """Restore a snapshot; `then` gets the interpreter's report, or one with an error message."""
+        number = self._interpreter.next_number()
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            then(f"the snapshot cannot be opened: {error.strerror}", [])
+            then(frames.DumpedFrame(n=number, error=f"the snapshot cannot be opened: {error.strerror}"))
             return
 
         def restored(event: frames.FrameEvent) -> None:
             assert isinstance(event, frames.DumpedFrame)
-            then(event.error, event.left_behind)
+            then(event)
 
         assert self._interpreter.ready is not None
         try:
             if self._interpreter.ready.runtime == "python":
-                self._interpreter.request(
-                    frames.RestoreFrame(self._interpreter.next_number(), None, self._dill), restored, fd
-                )
+                frame = frames.RestoreFrame(number, None, self._dill, source.offset, source.size)
+                self._interpreter.request(frame, restored, fd)
             else:
-                data = bounded_read.read_bounded(fd, MAX_FRAME_BYTES, "the snapshot").decode("utf-8", "replace")
-                self._interpreter.request(frames.RestoreFrame(self._interpreter.next_number(), data), restored)
+                frame = frames.RestoreFrame(number, _read_text(fd, source))
+                self._interpreter.request(frame, restored)
         except bounded_read.Oversized as error:  # it was modified: originally it fit one frame
-            then(str(error), [])
+            then(frames.DumpedFrame(n=number, error=str(error)))
         finally:
             os.close(fd)
+
+
+def _read_text(fd: int, source: SnapshotSource) -> str:
+    os.lseek(fd, source.offset, os.SEEK_SET)
+    data = bounded_read.read_bounded(fd, MAX_FRAME_BYTES, "the snapshot")
+    return data[: source.size].decode("utf-8", "replace")
 
 
 def remove_stale_snapshots(directory: str) -> None:

@@ -142,6 +142,16 @@ class SaveSession(msgspec.Struct, frozen=True, gc=False):
     record: SessionRecord
 
 
+class WriteSnapshot(msgspec.Struct, frozen=True, gc=False):
+    """Append a part to a snapshot's file for a request, and call `BrokerCore.on_snapshot_written`."""
+
+    snapshot: str
+    data: bytes
+    peer: Peer
+    request_id: str
+    last: bool
+
+
 class DeleteSnapshot(msgspec.Struct, frozen=True, gc=False):
     """Delete a snapshot's file, if it still exists."""
 
@@ -230,6 +240,7 @@ Effect = (
     | RunHooks
     | Kill
     | SaveSession
+    | WriteSnapshot
     | DeleteSnapshot
     | Audit
     | PublishEvent

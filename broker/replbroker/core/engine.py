@@ -17,7 +17,7 @@ import msgspec
 from replbroker.core.admission.admission import Admission
 from replbroker.core.admission.version_notice import send_version_notice
 from replbroker.core.config import CoreConfig
-from replbroker.core.effects import Effect, Log, Peer, SavedSessions
+from replbroker.core.effects import Effect, Log, Peer, SavedSessions, WriteSnapshot
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.maintenance import Maintenance
 from replbroker.core.operations.broker_metrics import BrokerMetrics, read_metrics
@@ -250,6 +250,12 @@ class BrokerCore:
         self.state.clock.now = now
         apply_reload(self.state, self.scheduler, result, peer, request_id, now)
         self._maintenance.set_pace()
+        return self._finish_call(now)
+
+    def on_snapshot_written(self, effect: WriteSnapshot, path: str, error: str | None, now: float) -> list[Effect]:
+        """Handle the answer to WriteSnapshot: the file, and why it could not be written."""
+        self.state.clock.now = now
+        self._operations.snapshots.on_written(effect, path, error)
         return self._finish_call(now)
 
     def on_environment_removed(self, environment: str, error: str | None, now: float) -> list[Effect]:

@@ -26,6 +26,7 @@ from replbroker.core.sessions.idempotency_cache import IdempotencyCache
 from replbroker.core.sessions.named_environments import NamedEnvironments
 from replbroker.core.sessions.session_records import SessionRecords
 from replbroker.core.sessions.session_registry import SessionRegistry
+from replbroker.core.sessions.snapshot_uploads import SnapshotUploads
 from replwire.deadlines import Deadline, Deadlines
 from replwire.events import LogInfo
 from replwire.faults import FAULTS, RequestError
@@ -82,6 +83,7 @@ class BrokerState:
         self.records = SessionRecords(self.effects.append)
         self.environments = NamedEnvironments(config.broker_user, config.environments)
         self.idempotency = IdempotencyCache(self.quotas)
+        self.uploads = SnapshotUploads(self.effects.append, self.deadlines)
         self.routes: dict[int, EvalTask | WorkerRequest] = {}
         self.by_request: dict[tuple[Peer, str], EvalTask] = {}
         self.new_route: Callable[[], int] = itertools.count(1).__next__

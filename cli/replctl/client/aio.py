@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -127,20 +128,26 @@ class AsyncClient(Operations[Coroutine[Any, Any, Reply], Coroutine[Any, Any, Res
     async def _run(self, flow: flows.Flow[Result]) -> Result:
         return await self._drive(flow)
 
+    async def _perform(self, flow: flows.Flow[Reply]) -> Reply:
+        return await self._drive(flow)
+
     async def _drive(
         self, flow: flows.Flow[T], on_request: OnRequest | None = None, on_approval: OnApproval | None = None
     ) -> T:
         answer: Any = None
-        while True:
-            try:
-                step = flow.send(answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            if isinstance(step, flows.Exchange):
-                answer = await self._exchange(step, on_request if step.op == "eval" else None)
-            else:
-                answer = on_approval is not None and await on_approval(step)
+        with closing(flow):
+            while True:
+                try:
+                    step = flow.send(answer)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                if isinstance(step, flows.Exchange):
+                    answer = await self._exchange(step, on_request if step.op == "eval" else None)
+                elif isinstance(step, flows.Pause):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    answer = on_approval is not None and await on_approval(step)
 
     async def _exchange(self, step: flows.Exchange, on_request: OnRequest | None = None) -> PendingRequest:
         pending = await self.send(step.op, step.fields, step.on_output, step.on_status, on_request)
@@ -160,7 +167,7 @@ class AsyncClient(Operations[Coroutine[Any, Any, Reply], Coroutine[Any, Any, Res
         """Send an operation and return the pending request; `wait` waits for its end."""
         transport = await self._connect()
         pending, body = self._protocol.send(op, fields, on_output, on_status)
-        if len(body) > protocol.ALWAYS_ACCEPTED_BYTES:
+        if len(body) > self._protocol.accepted_bytes:
             self._protocol.check_size(pending, body, (await self.describe()).limits)
             if pending.error is not None:  # the connection broke meanwhile
                 raise pending.error

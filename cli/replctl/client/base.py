@@ -74,6 +74,9 @@ class BaseClient(ABC, Generic[ReplyT, ResultT]):
         """Send an operation without waiting for its reply, if connected."""
 
     @abstractmethod
+    def _perform(self, flow: flows.Flow[Reply]) -> ReplyT: ...
+
+    @abstractmethod
     def _run(self, flow: flows.Flow[Result]) -> ResultT: ...
 
     def _feed_stdin(self, session: str | None, source: Stdin | None, then: OnStatus | None) -> OnStatus | None:

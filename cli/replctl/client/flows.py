@@ -14,7 +14,7 @@ from replwire.replies import Approval, Reply
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT = 30.0  # seconds for a reply that does not depend on code; the broker's own limits are lower
-UNBOUNDED_OPS = ("clone", "env")  # operations without a time limit
+UNBOUNDED_OPS = ("clone", "env", "save")  # operations without a time limit
 
 
 class Exchange(NamedTuple):
@@ -27,8 +27,14 @@ class Exchange(NamedTuple):
     on_status: OnStatus | None = None
 
 
-# A flow yields an Exchange and receives its PendingRequest, or yields an Approval and receives the decision.
-Flow = Generator[Exchange | Approval, Any, T]
+class Pause(NamedTuple):
+    """A time to wait, in seconds."""
+
+    seconds: float
+
+
+# A flow yields an Exchange and receives its PendingRequest, an Approval and receives the decision, or a Pause.
+Flow = Generator[Exchange | Approval | Pause, Any, T]
 
 
 def request(op: str, fields: dict[str, Any]) -> Flow[Reply]:

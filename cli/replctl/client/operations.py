@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,6 +90,7 @@ class Operations(BaseClient[ReplyT, ResultT]):
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         reuse: bool = False,
+        from_file: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> ReplyT:
         """Open a session: `session` in the reply is its id, `name` its name.
@@ -99,10 +101,29 @@ class Operations(BaseClient[ReplyT, ResultT]):
             cwd: Working directory.
             env: Environment variables besides the usual ones.
             reuse: Return an existing session of this name instead of raising `session-already-exists`.
+            from_file: File of a session saved with `save`, whose variables it begins with; `left_behind` lists those
+                that were not saved or cannot be restored.
             options: Further fields of `new-session`: `cwd_needed`, and sandbox restrictions such as `profile`,
                 `network` or `memory_bytes`.
         """
-        return self.request("new-session", **request_fields.new_fields(name, runtime, cwd, env, reuse), **options)
+        fields = request_fields.new_fields(name, runtime, cwd, env, reuse) | options
+        if from_file is None:
+            return self.request("new-session", **fields)
+        from replctl.client import snapshots  # hashing and temporary files, which few commands need
+
+        return self._perform(snapshots.open_saved(from_file, fields))
+
+    def save(self, session: str, file: str | os.PathLike[str]) -> ReplyT:
+        """Save the session's variables in a file, which `new` with `from_file` opens later or elsewhere.
+
+        The file is replaced as a whole, with mode 0600; `left_behind` in the reply lists variables that it lacks.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        from replctl.client import snapshots
+
+        return self._perform(snapshots.save_session(session, file))
 
     def reset(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Replace the session's worker. All variables are lost and `epoch` increases."""

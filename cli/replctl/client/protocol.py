@@ -57,6 +57,7 @@ class ClientProtocol:
         self._on_mismatch = on_mismatch
         self.broker_version: str | None = None  # if it differs from this client's
         self._has_reply = False  # a reply has arrived over this connection
+        self.accepted_bytes = ALWAYS_ACCEPTED_BYTES  # of a request that the broker is known to accept
         self._count = 0
         self._pending: dict[str, PendingRequest] = {}
         self.latest: PendingRequest | None = None  # the last request
@@ -104,7 +105,7 @@ class ClientProtocol:
         Raises:
             ReplError: `message-too-large`.
         """
-        most = (limits or {}).get("max-message-bytes", len(body))
+        most = self.accepted_bytes = (limits or {}).get("max-message-bytes", len(body))
         if len(body) > most:
             self.forget(pending)
             err = f"a request of {len(body)} bytes exceeds maximum size of {most} bytes (max-message-bytes = {most})"
@@ -148,6 +149,7 @@ class ClientProtocol:
     def connection_lost(self, why: ReplError) -> list[PendingRequest]:
         """Mark every open request as failed after the connection was lost, and return them."""
         self._has_reply = False
+        self.accepted_bytes = ALWAYS_ACCEPTED_BYTES
         lost = list(self._pending.values())
         self._pending.clear()
         for pending in lost:

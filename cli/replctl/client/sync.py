@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -122,18 +123,24 @@ class Client(Operations[Reply, Result]):
     def _run(self, flow: flows.Flow[Result]) -> Result:
         return self._drive(flow)
 
+    def _perform(self, flow: flows.Flow[Reply]) -> Reply:
+        return self._drive(flow)
+
     def _drive(self, flow: flows.Flow[T], on_approval: Callable[[Approval], bool] | None = None) -> T:
         answer: Any = None
-        while True:
-            try:
-                step = flow.send(answer)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            if isinstance(step, flows.Exchange):
-                answer = self._exchange(step)
-            else:
-                answer = on_approval is not None and on_approval(step)
+        with closing(flow):
+            while True:
+                try:
+                    step = flow.send(answer)
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                if isinstance(step, flows.Exchange):
+                    answer = self._exchange(step)
+                elif isinstance(step, flows.Pause):
+                    time.sleep(step.seconds)
+                else:
+                    answer = on_approval is not None and on_approval(step)
 
     def _exchange(self, step: flows.Exchange) -> PendingRequest:
         pending = None
@@ -157,7 +164,7 @@ class Client(Operations[Reply, Result]):
             self._close_transport()
             self._transport = connect(self.address, self._start, self._on_start, self._key)
         pending, body = self._protocol.send(op, fields, on_output, on_status)
-        if len(body) > protocol.ALWAYS_ACCEPTED_BYTES:
+        if len(body) > self._protocol.accepted_bytes:
             self._protocol.check_size(pending, body, self.describe().limits)
         if not self._transport.send(body):
             self._close_transport()  # marks the request as failed: `wait` raises

@@ -1,4 +1,4 @@
-"""Commands on checkpoints: checkpoint, checkpoints, rollback."""
+"""Commands on a session's state: checkpoint, checkpoints, rollback, save."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from replctl.commands.context import (
 )
 from replctl.commands.messages import rollback_notices
 from replctl.durations import format_duration
+from replwire.quantities import count_of
 from replwire.replies import CheckpointEntry
 
 _MIB = 1024 * 1024
@@ -112,6 +113,25 @@ def rollback(context: CommandContext, session: str, reference: int | str | None,
         if reply.redone_evals:
             context.screen.notice(f"valid again: evals {', '.join(map(str, reply.redone_evals))}")
     return None
+
+
+@click.command()
+@session_argument
+@click.argument("file", type=click.Path(dir_okay=False))
+@with_common_options
+def save(context: CommandContext, session: str, file: str) -> None:
+    """Save the variables of SESSION in FILE, for `replctl new NAME --from FILE` later or on another host."""
+    with context.client() as client:
+        try:
+            reply = client.save(session, file)
+        except OSError as error:
+            raise click.UsageError(f"{file} cannot be written: {error.strerror}") from None
+    context.show(reply_fields(reply, "session", "name", "epoch", "eval-id", "count", "bytes", "left-behind"))
+    if not context.json:
+        saved = f"{count_of(reply.count, 'variable')} ({count_of(reply.bytes, 'byte')})"
+        context.screen.notice(f"saved {saved} of {session!r} in {file}")
+        for each in reply.left_behind or []:
+            context.screen.notice(f"not saved: {each.name}: {each.why}")
 
 
 def tree_rows(entries: Sequence[CheckpointEntry], now: float) -> Iterator[tuple[Any, ...]]:

@@ -17,6 +17,10 @@ from replctl.commands.session_filter import SessionFilter, with_session_filter
 from replwire.faults import ExitCode
 from replwire.quantities import count_of
 
+_NEW_FIELDS = (
+    *("session", "name", "cwd", "epoch", "created", "state", "cause"),
+    *("count", "bytes", "left-behind", "notice"),
+)
 _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 
 
@@ -26,6 +30,9 @@ _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 @click.option("--cwd", metavar="DIR", help="Working directory. [the current one]")
 @click.option("--env", multiple=True, metavar="K=V", help="Environment variable; repeatable.")
 @click.option("--reuse", is_flag=True, help="Use the session if it already exists.")
+@click.option(
+    "--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="Begin with the variables saved in FILE."
+)
 @click.option("--share", type=click.Choice(["read", "write"]), help="Share it with everyone, to read or to use.")
 @with_common_options
 def new(
@@ -35,19 +42,31 @@ def new(
     cwd: str | None,
     env: tuple[str, ...],
     reuse: bool,
+    source: str | None,
     share: str | None,
 ) -> None:
     """Open a session and print its name (or its id if it has none)."""
+    if source is not None and reuse:
+        raise click.UsageError("--from needs a new session, so it cannot be used with --reuse")
     with context.client() as client:
         directory = directory_for_new(cwd, client.address.endpoint)
         wanted, found = runtime_for_new(runtime, directory)
-        reply = client.new(name, wanted, directory, parse_env(env), reuse, cwd_needed=cwd is not None)
+        try:
+            if found is not None and source is not None and not _is_python(source):
+                wanted, found = None, None
+            reply = client.new(name, wanted, directory, parse_env(env), reuse, source, cwd_needed=cwd is not None)
+        except OSError as error:
+            raise click.UsageError(f"{source} cannot be read: {error.strerror}") from None
         if share:
             client.share(reply.session or "", share)
     context.show(
-        reply_fields(reply, "session", "name", "cwd", "epoch", "created", "state", "cause", "notice"),
+        reply_fields(reply, *_NEW_FIELDS),
         reply.name or reply.session or "",
     )
+    if source is not None:
+        _notice(context, f"restored {count_of(reply.count, 'variable')} ({count_of(reply.bytes, 'byte')})")
+        for each in reply.left_behind or []:
+            _notice(context, f"not restored: {each.name}: {each.why}")
     if reply.cause:
         _notice(context, f"the previous session of this name was lost: {reply.cause}")
     if reply.notice:
@@ -221,6 +240,13 @@ def transfer(context: CommandContext, session: str, who: str) -> None:
     if reply.offered_to is not None and not context.json:
         taken = f"replctl transfer {reply.owner}/{reply.name or reply.session} --to {reply.offered_to}"
         context.screen.notice(f"offered to {reply.offered_to}, who accepts with: {taken}")
+
+
+def _is_python(file: str) -> bool:
+    """Return whether a Python session was saved in a file."""
+    from replctl.client.snapshots import read_header
+
+    return read_header(file).runtime == "python"
 
 
 def _notice(context: CommandContext, text: str) -> None:

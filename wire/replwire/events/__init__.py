@@ -8,6 +8,13 @@ tests decode every event through it, so an undeclared event fails there.
 from __future__ import annotations
 
 from replwire.events.base import BROKER, ENVELOPE, VERSION, Event
+from replwire.events.state_types import (
+    SessionCheckpoint,
+    SessionForked,
+    SessionRestored,
+    SessionRolledBack,
+    SessionSaved,
+)
 from replwire.events.table import (
     EVENTS,
     as_raw_json,
@@ -41,15 +48,12 @@ from replwire.events.types import (
     NetworkRefused,
     PolicyDecision,
     SessionBusy,
-    SessionCheckpoint,
     SessionClosed,
     SessionCreated,
-    SessionForked,
     SessionIdle,
     SessionLost,
     SessionMoved,
     SessionReset,
-    SessionRolledBack,
     WorkerExited,
     WorkerReady,
     WorkerSpawned,
@@ -90,7 +94,9 @@ __all__ = [
     "SessionLost",
     "SessionMoved",
     "SessionReset",
+    "SessionRestored",
     "SessionRolledBack",
+    "SessionSaved",
     "WorkerExited",
     "WorkerReady",
     "WorkerSpawned",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from replwire.documented import descriptions
-from replwire.events import types
+from replwire.events import state_types, types
 from replwire.events.base import BROKER, ENVELOPE, VERSION, Event
 
 _ALL: tuple[type[Event], ...] = (
@@ -13,13 +13,15 @@ _ALL: tuple[type[Event], ...] = (
     types.BrokerShutdown,
     types.ConfigReloaded,
     types.SessionCreated,
-    types.SessionForked,
+    state_types.SessionForked,
+    state_types.SessionSaved,
+    state_types.SessionRestored,
     types.SessionBusy,
     types.SessionIdle,
     types.SessionReset,
     types.SessionLost,
-    types.SessionCheckpoint,
-    types.SessionRolledBack,
+    state_types.SessionCheckpoint,
+    state_types.SessionRolledBack,
     types.SessionMoved,
     types.SessionClosed,
     types.EvalAccepted,

@@ -46,14 +46,6 @@ class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="sess
     epoch: int
 
 
-class SessionForked(Event, frozen=True, kw_only=True, rename="kebab", tag="session/forked"):
-    """The session was created with copies of another session's variables."""
-
-    source: Annotated[str, documented("id of the copied session")]
-    count: Annotated[int, documented("variables copied")]
-    left_behind: Annotated[list[str], documented("variables not copied, at most 100")]
-
-
 class SessionBusy(Event, frozen=True, kw_only=True, rename="kebab", tag="session/busy"):
     """The session runs an eval."""
 
@@ -77,24 +69,6 @@ class SessionLost(Event, frozen=True, kw_only=True, rename="kebab", tag="session
     """The worker died or had to be killed: the session's variables are lost."""
 
     why: str
-    epoch: Annotated[int, documented("the new epoch")]
-
-
-class SessionCheckpoint(Event, frozen=True, kw_only=True, rename="kebab", tag="session/checkpoint"):
-    """The session's state was kept by request. Automatic checkpoints have no event."""
-
-    checkpoint: Annotated[int, documented("its number")]
-    name: str | None = None
-
-
-class SessionRolledBack(Event, frozen=True, kw_only=True, rename="kebab", tag="session/rolled-back"):
-    """The session goes on from a checkpoint, by request or because its interpreter died."""
-
-    checkpoint: Annotated[int, documented("its number")]
-    name: str | None = None
-    undone: Annotated[list[int], documented("evals that count no more")]
-    redone: Annotated[list[int], documented("evals undone before that count again")]
-    cause: Annotated[str | None, documented("cause of the interpreter's death; absent: a client asked for it")] = None
     epoch: Annotated[int, documented("the new epoch")]
 
 

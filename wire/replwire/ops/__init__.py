@@ -25,6 +25,7 @@ from replwire.ops.sessions import (
     Share,
     Transfer,
 )
+from replwire.ops.snapshots import GetSnapshot, PutSnapshot, Save
 from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "DropCheckpoint",
     "Env",
     "Eval",
+    "GetSnapshot",
     "Hello",
     "History",
     "Info",
@@ -57,6 +59,7 @@ __all__ = [
     "OpensSession",
     "PackageAction",
     "Ping",
+    "PutSnapshot",
     "Queueable",
     "QueuedRequest",
     "Read",
@@ -66,6 +69,7 @@ __all__ = [
     "Request",
     "Reset",
     "Rollback",
+    "Save",
     "SessionRequest",
     "SetMode",
     "Share",
@@ -104,6 +108,9 @@ OPS: dict[str, type[Request]] = {
     "ls-environments": LsEnvironments,
     "remove-environment": RemoveEnvironment,
     "clone": Clone,
+    "save": Save,
+    "get-snapshot": GetSnapshot,
+    "put-snapshot": PutSnapshot,
     "checkpoint": Checkpoint,
     "ls-checkpoints": LsCheckpoints,
     "rollback": Rollback,

@@ -7,13 +7,16 @@ from typing import Annotated, ClassVar, Literal, get_args
 from msgspec import Meta
 
 from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
+from replwire.ops.snapshots import SnapshotId
 
 
 class NewSession(OpensSession, frozen=True, kw_only=True, rename="kebab"):
     """Open a session, with or without a name.
 
     `runtime` is `python`, `node`, `bash`, or a Python environment: the path of a virtual environment, an interpreter,
-    or a project with a `.venv`, or `@NAME` for one in the broker's state directory.
+    or a project with a `.venv`, or `@NAME` for one in the broker's state directory. With `snapshot`, the id of one sent
+    with `put-snapshot`, it begins with these variables, in the runtime that saved them; `left-behind` lists what was
+    not saved or cannot be restored, with the reason.
     """
 
     changes: ClassVar[bool] = True
@@ -26,11 +29,15 @@ class NewSession(OpensSession, frozen=True, kw_only=True, rename="kebab"):
         "state",
         "cause",
         "trusted",
+        "count",
+        "bytes",
+        "left-behind",
         "notice",
     )
 
     name: str | None = None
     if_exists: Literal["error", "reuse"] = "error"
+    snapshot: SnapshotId | None = None
     trusted: bool = False
 
 

@@ -3,10 +3,10 @@
 The interpreter is untrusted: its frames decode into these structs, or it is killed. `n` matches a reply with its
 request. No frame contains a session's name, a client's id or a route.
 
-DumpFrame and RestoreFrame come with a descriptor (a regular file or a memfd, used from its beginning), CheckpointFrame
-with a socket. It is not sent on the control channel, whose reader would have to request ancillary data with every
-frame, but with SCM_RIGHTS on the interpreter's descriptor 6, before the frame (`InterpreterProcess.send(body, fd)`), in
-a packet that has the frame's number in digits.
+DumpFrame (a regular file or a memfd, written from its beginning) and RestoreFrame come with a descriptor,
+CheckpointFrame with a socket. It is not sent on the control channel, whose reader would have to request ancillary data
+with every frame, but with SCM_RIGHTS on the interpreter's descriptor 6, before the frame
+(`InterpreterProcess.send(body, fd)`), in a packet that has the frame's number in digits.
 """
 
 from __future__ import annotations
@@ -99,11 +99,16 @@ class DumpFrame(msgspec.Struct, tag_field="op", tag="dump"):
 
 
 class RestoreFrame(msgspec.Struct, tag_field="op", tag="restore"):
-    """Restore the variables of a dump, from the attached descriptor (Python) or from `data`."""
+    """Restore the variables of a dump, from the attached descriptor (Python) or from `data`.
+
+    The dump has `size` bytes from `offset` of the file; without a size it goes to the end.
+    """
 
     n: int
     data: str | None = None
     dill: str | None = None
+    offset: int = 0
+    size: int | None = None
 
 
 class CheckpointFrame(msgspec.Struct, tag_field="op", tag="checkpoint"):

@@ -46,6 +46,7 @@ class Admission:
         state.greetings.forget(peer)
         state.bus.forget_peer(peer)
         self._delayed_errors.drop(peer)
+        state.uploads.forget_peer(peer)
         if state.audit.has_used(peer):  # else nothing of it is anywhere
             end_connection(state, self._teardown, peer, now)
         state.audit.on_peer_lost(peer)
@@ -63,6 +64,7 @@ class Admission:
         for peer in peers:
             end_subscriptions(state, state.bus.subscriptions_of(peer), ["done", "error", "unauthorized"], why)
             detach_peer(state, self._teardown, peer)
+            state.uploads.forget_peer(peer)
             for request_id in state.audit.pending_ids(peer):
                 state.reply_error(peer, request_id, RequestError("unauthorized", why))
             state.access.register(peer, ANONYMOUS)

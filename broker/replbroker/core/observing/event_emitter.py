@@ -16,6 +16,7 @@ from replwire.faults import RequestError, find_fault
 from replwire.limits import Limits
 from replwire.link import FrameKind, Header, Outcome, RolledBackBody, SnapshotBody
 from replwire.ops import Queueable
+from replwire.snapshot_file import SnapshotHeader
 
 _REJECTION_INTERVAL_S = 1.0  # between two events about errors of one kind
 _MAX_REJECTION_KINDS = 1000  # counted at once
@@ -183,6 +184,24 @@ class EventEmitter:
         """Emit that a session begins with the variables of another."""
         skipped = [each.name for each in snapshot.left_behind]
         self._bus.emit(events.SessionForked, session, source=source.id, count=snapshot.count, left_behind=skipped[:100])
+
+    def emit_session_saved(self, task: EvalTask, count: int, size: int) -> None:
+        """Emit that a snapshot of a session was written, for a client to fetch."""
+        self._bus.emit(
+            events.SessionSaved, task.session, eval=task.eval_id, agent=task.agent_label, count=count, bytes=size
+        )
+
+    def emit_session_restored(self, session: Session, header: SnapshotHeader) -> None:
+        """Emit that a session begins with the variables of a saved one."""
+        skipped = [each.name for each in header.left_behind]
+        self._bus.emit(
+            events.SessionRestored,
+            session,
+            source=header.session,
+            saved_at=header.saved_at,
+            count=header.count,
+            left_behind=skipped[:100],
+        )
 
     def emit_session_lost(self, session: Session, cause: str, code: str) -> None:
         """Emit that a session has lost its worker, or was reset: its epoch is over."""

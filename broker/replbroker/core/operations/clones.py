@@ -13,7 +13,7 @@ from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError
 from replwire.identifiers import name_error
-from replwire.link import Outcome, SnapshotBody
+from replwire.link import Outcome, SnapshotBody, SnapshotSource
 
 
 class CloneOps:
@@ -66,12 +66,12 @@ class CloneOps:
             self._state.reply_error(peer, task.request_id, error)
             return
         target.cwd_needed = source.cwd_needed
-        target.snapshot_path = snapshot.path
+        target.snapshot = SnapshotSource(snapshot.path)
         if own and source.has_packages:
             target.has_packages, target.packages_of = True, source.id
         if not own and (source.cwd or spec.environment != source.spec.environment):
             target.notice = f"a copy of {source.owner}'s session has neither its directory nor its environment"
         self._state.emitter.emit_session_forked(target, source, snapshot)
-        legacy = isinstance(request, wire.CloneSession)
-        target.waiters.append(ReadyWaiter(peer, task.request_id, created=True, snapshot=snapshot, legacy_reply=legacy))
+        is_clone = not isinstance(request, wire.CloneSession)  # the former operation has another reply
+        target.waiters.append(ReadyWaiter(peer, task.request_id, created=True, snapshot=snapshot, is_clone=is_clone))
         self._scheduler.pool.acquire(target, now)

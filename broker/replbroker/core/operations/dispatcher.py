@@ -18,6 +18,7 @@ from replbroker.core.operations.query_ops import QueryOps
 from replbroker.core.operations.session_factory import SessionFactory
 from replbroker.core.operations.session_ops import SessionOps
 from replbroker.core.operations.shutdown import ShutdownSequence
+from replbroker.core.operations.snapshot_ops import SnapshotOps
 from replbroker.core.operations.subscription_ops import SubscriptionOps
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.sessions.session import Session
@@ -41,6 +42,7 @@ class OperationDispatcher:
         queries = QueryOps(state, scheduler, factory)
         self._evals = evals = EvalOps(state, scheduler, factory, queries)
         checkpoints = CheckpointOps(state, evals, queries)
+        self.snapshots = snapshots = SnapshotOps(state, evals, queries)
         sessions = SessionOps(state, scheduler, factory, PackageOps(state, scheduler, evals))
         watching = SubscriptionOps(state, scheduler.pool)
         self.clones = CloneOps(state, scheduler, factory)
@@ -71,6 +73,9 @@ class OperationDispatcher:
             wire.RemoveEnvironment: self.environments.remove_environment,
             wire.Clone: self.clones.clone,
             wire.CloneSession: self.clones.clone,
+            wire.Save: snapshots.save,
+            wire.GetSnapshot: snapshots.get_snapshot,
+            wire.PutSnapshot: snapshots.put_snapshot,
             wire.Checkpoint: checkpoints.checkpoint,
             wire.LsCheckpoints: checkpoints.ls_checkpoints,
             wire.Rollback: checkpoints.change,

@@ -11,6 +11,7 @@ from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.sessions.eval_task import ReadyWaiter
 from replbroker.core.sessions.session import CLOSED, Session
 from replbroker.core.sessions.session_registry import NameKey
+from replbroker.core.sessions.snapshot_uploads import SnapshotUpload
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError
@@ -39,17 +40,38 @@ class SessionOps:
             err = "trusted sessions share the server's own namespace; here each is isolated"
             raise RequestError("not-supported", err)
         if request.name is not None:
+            if request.snapshot is not None and request.if_exists == "reuse":
+                raise RequestError("invalid-request", "a session that exists cannot begin with a snapshot")
             existing = state.lookup.find(request, peer, request.name) if request.if_exists == "reuse" else None
             if existing is not None:
                 self._reuse(existing, request, peer)
                 return
             self._check_new(request.name, request, peer)
-        spec = self._factory.worker_spec(request.runtime, peer)
+        upload = self._find_upload(request, peer)
+        saved = None if upload is None else upload.header.runtime
+        spec = self._factory.worker_spec(request.runtime or saved, peer)
+        if saved not in (None, spec.runtime):
+            err = f"a {saved} session was saved, and cannot go on in {spec.runtime}"
+            raise RequestError("snapshot-failed", err)
         session = self._factory.create(request.name, spec, request, peer, now, request.cwd, request.env)
         state.greetings.is_first(peer)
-        session.waiters.append(ReadyWaiter(peer, request.id, created=True, cause=session.lost_cause))
+        waiter = ReadyWaiter(peer, request.id, created=True, cause=session.lost_cause)
+        if upload is not None:
+            state.uploads.release(upload)
+            session.snapshot, waiter.snapshot = upload.source(), upload.describe()
+            state.emitter.emit_session_restored(session, upload.header)
+        session.waiters.append(waiter)
         session.lost_cause = None  # the reply to this request reports it
         self._scheduler.pool.acquire(session, now)
+
+    def _find_upload(self, request: wire.NewSession, peer: Peer) -> SnapshotUpload | None:
+        """Return the snapshot that a new session begins with, if its request names one. Raises RequestError."""
+        if request.snapshot is None:
+            return None
+        upload = self._state.uploads.find(peer, request.snapshot)
+        if upload is None or not upload.is_complete:
+            raise RequestError("snapshot-not-found", "this connection has not sent such a snapshot whole")
+        return upload
 
     def _reuse(self, session: Session, request: wire.NewSession, peer: Peer) -> None:
         state = self._state

@@ -144,7 +144,9 @@ class EvalScheduler:
         if session.state != STARTING:
             return
         if assigned.error is not None:
-            code = "invalid-request" if session.snapshot_path is None else "clone-failed"
+            code = "invalid-request"
+            if session.snapshot is not None:
+                code = "clone-failed" if session.snapshot.version is None else "snapshot-failed"
             self.teardown.on_start_failed(session, clip(assigned.error), now, code=code)
             return
         self._state.deadlines.cancel(session.start_deadline)
@@ -169,8 +171,8 @@ class EvalScheduler:
         copied: dict[str, Any] = {}
         if waiter.snapshot is not None:
             skipped = [*waiter.snapshot.left_behind, *assigned.left_behind]
-            copied = {"count": waiter.snapshot.count - len(assigned.left_behind), "bytes": waiter.snapshot.bytes}
-            copied |= {"left_behind": skipped, "new_session": None if waiter.legacy_reply else session.id}
+            copied = {"count": assigned.restored, "bytes": waiter.snapshot.bytes}
+            copied |= {"left_behind": skipped, "new_session": session.id if waiter.is_clone else None}
         self._state.reply(
             waiter.peer,
             waiter.request_id,

@@ -106,7 +106,7 @@ class WorkerPool:
             limits=session.limits,
             lost_cause=session.lost_cause,
             ephemeral=session.ephemeral,
-            restore=session.snapshot_path,
+            restore=session.snapshot,
             network=self._state.config.sandbox.network_rules(session.spec.sandbox_overrides),
             checkpoints=self._state.config.checkpoints,
             packages_of=session.packages_of,
@@ -141,9 +141,9 @@ class WorkerPool:
 
     def delete_snapshot(self, session: Session) -> None:
         """Delete the file that the session began with, or was to begin with."""
-        if session.snapshot_path is not None:
-            self._state.effects.append(DeleteSnapshot(session.snapshot_path))
-            session.snapshot_path = None
+        if session.snapshot is not None:
+            self._state.effects.append(DeleteSnapshot(session.snapshot.path))
+            session.snapshot = None
 
     # --- refill ---
 

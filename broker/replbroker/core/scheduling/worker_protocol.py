@@ -27,7 +27,7 @@ from replwire.link import (
     SnapshotBody,
     unpack,
 )
-from replwire.ops import Checkpoint, Clone
+from replwire.ops import Checkpoint, Clone, Save
 
 _decode_exited = msgspec.json.Decoder(ExitedBody).decode
 _decode_assigned = msgspec.json.Decoder(AssignedBody).decode
@@ -46,7 +46,13 @@ class _TakenCheckpoint(msgspec.Struct, rename="kebab"):
     checkpoint_name: str | None = None
 
 
+class _SavedSnapshot(msgspec.Struct):
+    count: int
+    bytes: int
+
+
 _decode_checkpoint = msgspec.json.Decoder(_TakenCheckpoint).decode
+_decode_saved = msgspec.json.Decoder(_SavedSnapshot).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
 
 
@@ -157,6 +163,9 @@ class WorkerProtocol:
             if isinstance(target.request, Checkpoint) and outcome == Outcome.OK:
                 taken = _decode_checkpoint(memoryview(frame)[HEADER_BYTES:])
                 state.emitter.emit_session_checkpoint(target, taken.checkpoint, taken.checkpoint_name)
+            elif isinstance(target.request, Save) and outcome == Outcome.OK:
+                saved = _decode_saved(memoryview(frame)[HEADER_BYTES:])
+                state.emitter.emit_session_saved(target, saved.count, saved.bytes)
             self._scheduler.lifecycle.on_eval_finished(target, outcome, now)
         else:
             self._scheduler.lifecycle.on_request_finished(target, now)

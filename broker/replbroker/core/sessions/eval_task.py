@@ -121,7 +121,7 @@ class WorkerRequest:
 class ReadyWaiter:
     """A client that waits for a session's worker, after `new-session`, `reset`, `clone` or `env`."""
 
-    __slots__ = ("cause", "created", "legacy_reply", "peer", "request_id", "snapshot")
+    __slots__ = ("cause", "created", "is_clone", "peer", "request_id", "snapshot")
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class ReadyWaiter:
         request_id: str,
         created: bool | None,
         snapshot: SnapshotBody | None = None,
-        legacy_reply: bool = False,
+        is_clone: bool = False,
         cause: str | None = None,
     ) -> None:
         self.peer = peer
         self.request_id = request_id
         self.created = created
         self.snapshot = snapshot
-        self.legacy_reply = legacy_reply
+        self.is_clone = is_clone  # its reply names the new session in `new-session` as well
         self.cause = cause  # of the end of the session that had this name before
 
 

@@ -14,6 +14,7 @@ from replbroker.core.sessions.traffic_counts import TrafficCounts
 from replwire.deadlines import Deadline
 from replwire.identities import Principal
 from replwire.limits import Limits
+from replwire.link import SnapshotSource
 
 VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
 STARTING: Final = "starting"  # a worker starts, or is being assigned
@@ -94,7 +95,7 @@ class Session:
         self.deferred: list[WorkerRequest] = []  # requests that wait for the worker, or for their eval to start
         self.waiters: list[ReadyWaiter] = []
         self.start_deadline: Deadline | None = None
-        self.snapshot_path: str | None = None  # the variables that a clone begins with
+        self.snapshot: SnapshotSource | None = None  # the variables that a clone begins with, or a saved session
         self.has_packages = False  # an installer may have added some
         self.packages_of: str | None = None  # the session whose packages a clone begins with
         self.executable: str | None = None

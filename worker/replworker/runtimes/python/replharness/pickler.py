@@ -15,7 +15,7 @@ from itertools import islice
 from . import SEALED
 from .bounds import type_name
 from .static_inspect import class_dict, mro, own
-from .unpickler import OURS, is_a
+from .unpickler import OURS, NotCopyable, is_a
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,10 +62,6 @@ _MADE_BY_CLASS = frozenset(["__dict__", "__weakref__", "_abc_impl", "__slots__",
 _PROTOCOL = 5
 _COMMON = "common"  # marks memo keys that belong to no object
 _SHARED_CHARS = 4096  # minimum length of texts shared between names
-
-
-class NotCopyable(Exception):
-    """Error for an object that cannot be copied to another session."""
 
 
 def create_pickler(dill: Any, main: Any, file: Any, beside: Callable[[Any], object]) -> Any:

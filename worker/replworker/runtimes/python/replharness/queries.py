@@ -79,7 +79,11 @@ class QueryHandlers:
         return self._snapshot(message, lambda fd, dill: self._load("snapshot").dump(self._module, fd, most, dill))
 
     def _restore(self, message: Message) -> Message:
-        return self._snapshot(message, lambda fd, dill: self._load("restore").restore(self._module, fd, dill))
+        begin, size = message.get("offset", 0), message.get("size")
+        if type(begin) is not int or type(size) not in (int, type(None)):
+            raise ChannelBroken("offset and size are not integers")
+        span = (begin, None if size is None else begin + size)
+        return self._snapshot(message, lambda fd, dill: self._load("restore").restore(self._module, fd, dill, span))
 
     def _snapshot(self, message: Message, body: Callable[[int, Any], Message]) -> Message:
         directory = _optional(message, "dill")

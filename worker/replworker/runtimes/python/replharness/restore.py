@@ -13,7 +13,7 @@ from .unpickler import create_unpicklers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
     from .snapshot import Section
 
@@ -24,25 +24,33 @@ _HEAD_BYTES = 100
 _PIECE_BYTES = 1 << 30  # per read: the system reads at most 2 GiB at once
 
 
-def restore(main: Any, fd: int, dill: Any) -> Dict[str, Any]:
+def restore(main: Any, fd: int, dill: Any, span: Tuple[int, Optional[int]] = (0, None)) -> Dict[str, Any]:
     """Bind the names in a file written by `dump`, and extend `sys.path` as in its session.
 
+    Args:
+        main: the module that gets the names
+        fd: the file
+        dill: the module dill
+        span: begin and end of the snapshot in the file; None: the file's end
+
     Raises:
-        SnapshotError: the file is not a snapshot, or another Python's
+        SnapshotError: the file is not a snapshot, or that of another implementation of Python
     """
     with io.FileIO(fd, "r", closefd=False) as raw:
         size = raw.seek(0, os.SEEK_END)
+        begin, end = span[0], size if span[1] is None else min(size, span[1])
         file: Any = io.BufferedReader(raw, _BUFFER_BYTES)
         try:
-            sections, modules, path = _index(file, size)
+            at, foreign = _read_head(file, begin)
+            sections, modules, path = _index(file, at, end)
             sys.path.extend(entry for entry in path if entry not in sys.path)
             left = SkippedNames()
             count = _import_all(main, modules, left)
             with SilencedDill(dill):
-                count += _Reading(main, fd, file, sections).bind(left)
+                count += _Reading(main, fd, file, at, sections, foreign).bind(left)
         finally:
             file.detach()
-    return {"count": count, "bytes": size, "left-behind": left.rows()}
+    return {"count": count, "bytes": end - begin, "left-behind": left.rows()}
 
 
 def _import_all(main: Any, modules: List[Tuple[str, str]], left: SkippedNames) -> int:
@@ -62,14 +70,17 @@ def _import_all(main: Any, modules: List[Tuple[str, str]], left: SkippedNames) -
 class _Reading:
     """Reads section by section; after a failure starts again, slower, without the failing ones."""
 
-    def __init__(self, main: Any, fd: int, file: Any, sections: List[Section]) -> None:
+    def __init__(
+        self, main: Any, fd: int, file: Any, begin: int, sections: List[Section], foreign: Optional[str]
+    ) -> None:
         self._namespace = main.__dict__
         self._file = file
         self._fd = fd
+        self._begin = begin
         self._sections = sections
         self._sizes: List[int] = []
         self._at = 0
-        self._fast, self._patient = create_unpicklers(main, _Plain(file), self)
+        self._fast, self._patient = create_unpicklers(main, _Plain(file), self, foreign)
 
     def bind(self, left: SkippedNames) -> int:
         """Bind the names and return their number."""
@@ -98,7 +109,7 @@ class _Reading:
 
     def _begun(self) -> Iterator[Tuple[str, int]]:
         """Yield each name, with the file at its pickle and the memo count after it."""
-        at = len(head())
+        at = self._begin
         for name, length, sizes, memo in self._sections:
             self._file.seek(at)
             self._sizes, self._at = list(sizes), at + length
@@ -128,20 +139,29 @@ class _Plain:
         self.read, self.readline, self.readinto = file.read, file.readline, file.readinto
 
 
-def _index(file: Any, size: int) -> Any:
-    file.seek(0)
+def _read_head(file: Any, begin: int) -> Tuple[int, Optional[str]]:
+    """Return where the first pickle begins, and the Python that wrote the file if it is of another version."""
+    file.seek(begin)
     header, ours = file.readline(_HEAD_BYTES), head()
-    if not header.startswith(ours.partition(b",")[0]):
+    if not header.startswith(ours.partition(b",")[0] + b",") or not header.endswith(b"\n"):
         raise SnapshotError("not a snapshot")
-    if header != ours:
-        theirs = header.partition(b",")[2].strip().decode("ascii", "replace")
-        raise SnapshotError("written by %s, but this is %s" % (theirs, ours.partition(b",")[2].strip().decode()))
+    if header == ours:
+        return begin + len(header), None
+    theirs, this = (line.partition(b",")[2].strip().decode("ascii", "replace") for line in (header, ours))
+    if theirs.partition(".")[0] != this.partition(".")[0]:
+        raise SnapshotError("written by %s, but this is %s" % (theirs, this))
+    return begin + len(header), theirs
+
+
+def _index(file: Any, begin: int, end: int) -> Any:
+    """Read the index at the end of a snapshot whose first pickle begins at `begin`."""
     try:
-        file.seek(size - 8)
+        file.seek(max(begin, end - 8))
         length = int.from_bytes(file.read(8), "big")
-        if length > size - 8 - len(ours):
+        if length > end - 8 - begin:
             raise ValueError
-        file.seek(size - 8 - length)
-        return marshal.loads(file.read(length))
+        file.seek(end - 8 - length)
+        sections, modules, path = marshal.loads(file.read(length))
+        return sections, modules, path
     except (ValueError, EOFError, TypeError, OSError):
         raise SnapshotError("an incomplete snapshot") from None

@@ -14,8 +14,9 @@ import sys
 
 from . import SEALED
 from .bounds import NAME_CHARS, cut, plain, type_name
-from .pickler import LOCKS, NotCopyable, create_pickler, module_name
+from .pickler import LOCKS, create_pickler, module_name
 from .static_inspect import is_module
+from .unpickler import NotCopyable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _WHY_BYTES = 200
 _BUFFER_BYTES = 1 << 18
 _NOT_THE_USERS = frozenset(("__name__", "__doc__", "__loader__", "__spec__", "__package__", "__builtins__"))
 ENDS_ALL = (KeyboardInterrupt, MemoryError)
+_MARSHAL_VERSION = 4  # every Python from 3.8 on reads it
 _DIRECT = (*LOCKS, type(_ for _ in ()))
 
 
@@ -75,7 +77,7 @@ def dump(main: Any, fd: int, most: int, dill: Any) -> Dict[str, Any]:
                 writer._postproc.clear()
             buffers.clear()
     path = [entry for entry in sys.path if type(entry) is str]
-    index = marshal.dumps((sections, modules, path))
+    index = marshal.dumps((sections, modules, path), _MARSHAL_VERSION)
     out.write(index)
     out.write(len(index).to_bytes(8, "big"))
     out.flush()

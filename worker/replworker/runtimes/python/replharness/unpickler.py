@@ -13,7 +13,7 @@ from .static_inspect import mro
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Tuple
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 __builtins__ = SEALED
 
@@ -22,20 +22,32 @@ _FUNCTION: Any = type(lambda: 0)
 _set_on_class = type.__setattr__
 
 
+class NotCopyable(Exception):
+    """Error for an object that cannot be copied to another session."""
+
+
 class _LostReference(Exception):
     """A referenced object belongs to a name that could not be restored."""
 
 
 _LOST: Any = _LostReference()
+_COMPILED = frozenset(
+    ((OURS, "function"), ("dill._dill", "_create_code"), ("dill._dill", "_create_function"), ("types", "CodeType"))
+)
 
 
-def create_unpicklers(main: Any, file: Any, buffers: Iterator[Any]) -> Tuple[Any, Any]:
-    """Create two unpicklers for several pickles with one memo: a fast one, and one that survives failures."""
+def create_unpicklers(main: Any, file: Any, buffers: Iterator[Any], foreign: Optional[str] = None) -> Tuple[Any, Any]:
+    """Create two unpicklers for several pickles with one memo: a fast one, and one that survives failures.
+
+    `foreign` is the Python that wrote them, if it is of another version: its compiled code would crash this one.
+    """
     import pickle
 
     made = _makers(main)
 
     def find(unpickler: Any, module: str, name: str) -> Any:
+        if foreign is not None and (module, name) in _COMPILED:
+            raise NotCopyable("code compiled by %s" % foreign)
         if module == OURS:
             return made[name]
         if module == "__builtin__":

@@ -1,0 +1,50 @@
+"""Types of events about a session's state as a whole: copied, saved, restored."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from replwire.documented import documented
+from replwire.events.base import Event
+
+
+class SessionForked(Event, frozen=True, kw_only=True, rename="kebab", tag="session/forked"):
+    """The session was created with copies of another session's variables."""
+
+    source: Annotated[str, documented("id of the copied session")]
+    count: Annotated[int, documented("variables copied")]
+    left_behind: Annotated[list[str], documented("variables not copied, at most 100")]
+
+
+class SessionSaved(Event, frozen=True, kw_only=True, rename="kebab", tag="session/saved"):
+    """A snapshot of the session's variables was written, for a client to fetch."""
+
+    count: Annotated[int, documented("variables saved")]
+    bytes: Annotated[int, documented("size of the file")]
+
+
+class SessionRestored(Event, frozen=True, kw_only=True, rename="kebab", tag="session/restored"):
+    """The session was created with the variables of a saved one."""
+
+    source: Annotated[str | None, documented("name of the saved session")] = None
+    saved_at: Annotated[str, documented("time of the snapshot, as its file says")]
+    count: Annotated[int, documented("variables saved")]
+    left_behind: Annotated[list[str], documented("variables not saved, at most 100")]
+
+
+class SessionCheckpoint(Event, frozen=True, kw_only=True, rename="kebab", tag="session/checkpoint"):
+    """The session's state was kept by request. Automatic checkpoints have no event."""
+
+    checkpoint: Annotated[int, documented("its number")]
+    name: str | None = None
+
+
+class SessionRolledBack(Event, frozen=True, kw_only=True, rename="kebab", tag="session/rolled-back"):
+    """The session goes on from a checkpoint, by request or because its interpreter died."""
+
+    checkpoint: Annotated[int, documented("its number")]
+    name: str | None = None
+    undone: Annotated[list[int], documented("evals that count no more")]
+    redone: Annotated[list[int], documented("evals undone before that count again")]
+    cause: Annotated[str | None, documented("cause of the interpreter's death; absent: a client asked for it")] = None
+    epoch: Annotated[int, documented("the new epoch")]
