@@ -1,4 +1,4 @@
-"""Cost of checkpoints: evals beside a broker without them, and the way back to the first answer."""
+"""Cost of checkpoints: evals beside a broker without them, the way back to the first answer, branches and memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 
 from bench import ours, procs
+from bench.checkpoint_memory import measure_branches, measure_chain, measure_memory
 from bench.stats import BenchTable, Role, SampleRow
 from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
@@ -33,7 +34,8 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
         states.pop("1 GB of arrays", None)
     found = [table for name, code in states.items() for table in _evals(plan, name, code)]
     back = states if plan.quick else states | dict([_SMALL_OBJECTS])
-    return [*found, *(_way_back(plan, name, code) for name, code in back.items())]
+    found += [_way_back(plan, name, code) for name, code in back.items()]
+    return [*found, *(part(plan) for part in (measure_branches, measure_chain, measure_memory) if find_spec("numpy"))]
 
 
 def _evals(plan: BenchPlan, name: str, code: str) -> list[BenchTable]:

@@ -50,6 +50,7 @@ class ReplyMessage(msgspec.Struct):
     sandbox: dict[str, Any] | str | None = None  # text: there is none
     sessions: list[dict[str, Any]] | None = None
     checkpoints: list[dict[str, Any]] | None = None
+    checkpoint: int | None = None
 
 
 encode = msgspec.json.Encoder().encode

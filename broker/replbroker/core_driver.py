@@ -21,6 +21,7 @@ from replbroker.core.effects import (
     Disconnect,
     Effect,
     Kill,
+    LeaveWorker,
     Log,
     MeasureMemory,
     PauseReading,
@@ -29,6 +30,7 @@ from replbroker.core.effects import (
     RunHooks,
     SaveSession,
     Spawn,
+    StartBranch,
     StartEgress,
     StopBroker,
     ToClient,
@@ -48,6 +50,7 @@ from replbroker.sinks.event_sink import EventSink
 from replbroker.snapshot_files import SnapshotFiles, delete_snapshot
 from replbroker.transports.connection_handler import Body, ReplyTransport
 from replbroker.transports.worker_router import WorkerRouter
+from replwire.link import BranchBody, FrameKind, encode, pack
 
 _EVENT_DELAY_S = 0.01  # how long an event may wait for others: flushed together they cost a third
 _EVENT_BATCH = 100  # event effects between two looks at what has come in
@@ -96,6 +99,8 @@ class CoreDriver:
             ToWorker: lambda effect: targets.workers.send(effect.worker, effect.frame),
             PublishEvent: self._publish,
             Spawn: self._spawn,
+            StartBranch: self._start_branch,
+            LeaveWorker: self._leave_worker,
             RunHooks: self._run_hooks,
             CloseConnection: lambda effect: self._transport(effect.peer).hang_up(effect.peer, at_once=effect.at_once),
             Disconnect: lambda effect: self._transport(effect.peer).disconnect(effect.peer),
@@ -284,6 +289,15 @@ class CoreDriver:
     def _spawn(self, effect: Spawn) -> None:
         token = self._targets.workers.create_token(effect.worker)
         self._targets.launcher.spawn(effect.worker, effect.spec, token)
+
+    def _start_branch(self, effect: StartBranch) -> None:
+        token = self._targets.workers.create_token(effect.worker)
+        body = encode(BranchBody(token, effect.checkpoint))
+        self._targets.workers.send(effect.source, pack(FrameKind.BRANCH, body))
+
+    def _leave_worker(self, effect: LeaveWorker) -> None:
+        self._targets.workers.send(effect.worker, pack(FrameKind.LEAVE))
+        self._targets.workers.forget(effect.worker)
 
     def _run_hooks(self, effect: RunHooks) -> None:
         assert self._targets.hooks is not None, "the core asks for hooks only where some are configured"

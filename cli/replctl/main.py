@@ -50,6 +50,7 @@ COMMANDS = {
     "checkpoint": CommandEntry("replctl.commands.checkpoints:checkpoint", "Keep a session's state, to go back to."),
     "checkpoints": CommandEntry("replctl.commands.checkpoints:checkpoints", "List a session's checkpoints."),
     "rollback": CommandEntry("replctl.commands.checkpoints:rollback", "Undo evals: go back to a checkpoint."),
+    "branch": CommandEntry("replctl.commands.checkpoints:branch", "Branch a session: go on with a copy of it."),
     "mode": CommandEntry("replctl.commands.sessions:mode", "Switch plan mode on or off."),
     "share": CommandEntry("replctl.commands.sessions:share", "Share a session with others."),
     "transfer": CommandEntry("replctl.commands.sessions:transfer", "Transfer a session to another owner."),

@@ -21,6 +21,7 @@ from replbroker.core.effects import (
     Disconnect,
     Effect,
     Kill,
+    LeaveWorker,
     Log,
     MeasureMemory,
     PauseReading,
@@ -30,6 +31,7 @@ from replbroker.core.effects import (
     SaveSession,
     SessionRecord,
     Spawn,
+    StartBranch,
     StartEgress,
     StopBroker,
     ToClient,
@@ -51,6 +53,7 @@ from replwire.limits import Limits
 from replwire.link import (
     HEADER_BYTES,
     AssignedBody,
+    BranchedBody,
     ExitedBody,
     FrameKind,
     Header,
@@ -82,11 +85,13 @@ def decode_declared(effect: PublishEvent) -> Event:
 
 
 class FakeWorker:
-    """A fake worker: records the frames it gets, and sends any frame."""
+    """A fake worker: records the frames it gets, and sends any frame. `process` serves it, perhaps among others."""
 
-    def __init__(self, harness: CoreHarness, number: int) -> None:
+    def __init__(self, harness: CoreHarness, number: int, process: int) -> None:
         self.harness = harness
         self.number = number
+        self.process = process
+        harness.processes.add(process)
         self.received: list[tuple[Header, Any]] = []
 
     def send(self, kind: int, body: object = b"", **header: int) -> None:
@@ -110,6 +115,12 @@ class FakeWorker:
         body = SnapshotBody(path=path, count=count, bytes=10, left_behind=[SkippedName(name, "no") for name in left])
         self.send(FrameKind.SNAPSHOT, body, epoch=header.epoch, route=header.route)
 
+    def send_branched(self, request_id: str, checkpoint: int = 1, **fields: Any) -> None:
+        """Send that a checkpoint waits to be the beginning of a branch."""
+        header = self.header_of(request_id)
+        body = BranchedBody(checkpoint=checkpoint, **fields)
+        self.send(FrameKind.BRANCHED, body, epoch=header.epoch, route=header.route)
+
     def send_rolled_back(self, request_id: str | None = None, *, to: int = 1, last: int = 0, **fields: Any) -> None:
         """Send that the session goes on from a checkpoint, for a request or after a crash."""
         route = 0 if request_id is None else self.header_of(request_id).route
@@ -122,10 +133,10 @@ class FakeWorker:
         self.send(FrameKind.INTERPRETER_EXITED, ExitedBody(cause))
 
     def exit(self, cause: str = "killed by SIGKILL") -> None:
-        """Let the worker process die."""
+        """Let the worker process die, with all sessions that it serves."""
         harness = self.harness
-        harness.workers.pop(self.number, None)
-        harness.apply(harness.core.handle_worker_exit(self.number, cause, harness.now))
+        harness.end_process(self.process)
+        harness.apply(harness.core.handle_worker_exit(self.process, cause, harness.now))
 
     def frames(self, kind: int) -> list[tuple[Header, Any]]:
         """Return the frames of a kind that it got, with their bodies."""
@@ -171,6 +182,8 @@ class CoreHarness:
         ids = itertools.count(1)
         self._numbers = itertools.count(1)
         self.workers: dict[int, FakeWorker] = {}
+        self.processes: set[int] = set()  # that serve workers
+        self.branched_from: dict[int, tuple[int, int]] = {}  # worker and checkpoint that a branch began with
         self.spawned: list[int] = []
         self.killed: list[int] = []
         self.replies: dict[str, list[Answer]] = {}
@@ -223,7 +236,7 @@ class CoreHarness:
             elif isinstance(effect, ToWorker):
                 self._deliver(effect.worker, effect.frame)
             elif isinstance(effect, Spawn):
-                worker = self.workers[effect.worker] = FakeWorker(self, effect.worker)
+                worker = self.workers[effect.worker] = FakeWorker(self, effect.worker, effect.worker)
                 self.spawned.append(effect.worker)
                 self.specs[effect.worker] = effect.spec
                 if self.auto:
@@ -231,12 +244,20 @@ class CoreHarness:
             elif isinstance(effect, RunHooks):
                 self.hook_requests.append(effect)
             elif isinstance(effect, Kill):
-                self.workers.pop(effect.worker, None)
+                self.end_process(effect.worker)
                 self.killed.append(effect.worker)
             elif isinstance(effect, WriteSnapshot):
                 path = f"/shelf/{effect.snapshot}"
                 self.written[path] = self.written.get(path, b"") + effect.data
                 self.apply(self.core.on_snapshot_written(effect, path, self.write_error, self.now))
+            elif isinstance(effect, StartBranch):
+                process = self.workers[effect.source].process
+                self.branched_from[effect.worker] = (effect.source, effect.checkpoint)
+                worker = self.workers[effect.worker] = FakeWorker(self, effect.worker, process)
+                if self.auto:
+                    worker.send_ready()
+            elif isinstance(effect, LeaveWorker):
+                self.workers.pop(effect.worker, None)
             elif isinstance(effect, DeleteSnapshot):
                 self.discarded.append(effect.path)
             elif isinstance(effect, Audit):
@@ -268,6 +289,11 @@ class CoreHarness:
                 self.exits.append(effect.why)
         if self.core.pending_events:
             self.apply(self.core.flush_events())
+
+    def end_process(self, process: int) -> None:
+        """End a process, and the workers that it serves."""
+        self.processes.discard(process)
+        self.workers = {number: each for number, each in self.workers.items() if each.process != process}
 
     def finish_removal(self, error: str | None = None) -> None:
         """Report that the first environment to be removed is removed, or why it is not."""

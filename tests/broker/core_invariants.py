@@ -262,6 +262,10 @@ def _session(session: Session) -> None:
 def _workers(harness: CheckedHarness, sessions: list[Session]) -> None:
     pool = harness.core.scheduler.pool
     assert pool.workers.keys() == harness.workers.keys(), "a worker is alive that the core does not know, or dead"
+    assert {worker.process for worker in pool.workers.values()} == harness.processes, "a process serves nobody"
+    for process in harness.processes:
+        family = [worker.session for worker in pool.served_by(process) if worker.session is not None]
+        assert len({(each.owner, *sorted(each.shares.items())) for each in family}) <= 1, "a family is shared in part"
     counts = pool.count_by_state()
     every = [*sessions, *_replacements(sessions)]
     assert counts["assigned"] == sum(session.worker is not None for session in every)

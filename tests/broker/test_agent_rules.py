@@ -25,6 +25,7 @@ FIELDS = {
     "drop-checkpoint": {"checkpoint": 1},
     "get-snapshot": {"snapshot": "0", "offset": 0},
     "put-snapshot": {"part": ""},
+    "branch": {"name": "copy"},
     "transfer": {"who": "uid:7"},
     "unsubscribe": {"subscription": "r0"},
     "remove-environment": {"environment": "@data"},

@@ -297,6 +297,8 @@ def test_every_event_that_is_declared_happens(
     harness.finish(taken, checkpoint=2)
     saved = harness.send("save", session="work")
     harness.finish(saved, snapshot="0", count=2, bytes=9)
+    branch = harness.send("branch", session="work", name="try")
+    harness.worker().send_branched(branch)
     harness.request("reset", session="work")
     harness.request("env", session="work", action="activate", path="/venv")
     clone = harness.send("clone", session="work", name="copy")

@@ -212,6 +212,8 @@ class BrokerMachine(RuleBasedStateMachine):
             worker.send_snapshot(request_id, f"/shelf/{len(self.paths) - 1}")
         elif outcome == Outcome.OK and worker.op_of(request_id) == "save":
             worker.reply(request_id, snapshot="0", count=1, bytes=9)
+        elif outcome == Outcome.OK and worker.op_of(request_id) == "branch":
+            worker.send_branched(request_id, route % 3 + 1)
         elif outcome == Outcome.OK and worker.op_of(request_id) == "rollback":
             self._roll_back(worker, request_id, None, 0)
         else:
@@ -234,6 +236,10 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(peer=PEERS, pick=PICK, name=st.none() | NAMES)
     def takes_checkpoint(self, peer: int, pick: int, name: str | None) -> None:
         self.harness.send("checkpoint", self.peers[peer], session=self._some_session(pick), name=name)
+
+    @rule(peer=PEERS, pick=PICK, name=NAMES, at=st.none() | st.integers(1, 3))
+    def branches(self, peer: int, pick: int, name: str, at: int | None) -> None:
+        self.harness.send("branch", self.peers[peer], session=self._some_session(pick), name=name, at=at)
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["rollback", "rollback", "ls-checkpoints", "drop-checkpoint"]))
     def rolls_back(self, peer: int, pick: int, op: str) -> None:

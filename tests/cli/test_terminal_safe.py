@@ -56,6 +56,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "checkpoint": [["s"], ["s", "--name", "n"]],
     "checkpoints": [["s"], ["s", "--drop", "1"]],
     "rollback": [["s"], ["s", "1"]],
+    "branch": [["s", "t"], ["s", "t", "--at", "1"]],
     "mode": [["s", "plan"]],
     "share": [["s", "read"]],
     "transfer": [["s", "--to", "uid:1"]],

@@ -310,6 +310,16 @@ def test_stacks_of_running_code_are_shown(stub: Start) -> None:
     assert "f x.py:3" in call_tool(broker, "info", {"what": "stack"}).text
 
 
+def test_a_branch_says_what_it_does_not_have(stub: Start) -> None:
+    reply = {"name": "try", "checkpoint": 4, "not-restored": ["threads were not copied: ticker"]}
+    broker = stub(scripted_replies(branch=reply))
+    answer = call_tool(broker, "sessions", {"action": "branch", "session": "lab", "to": "try"})
+    assert {"op": "branch", "session": "lab", "name": "try"}.items() <= broker.next_request().items()
+    assert answer.text.startswith("session try begins as a copy of lab")
+    assert "[not copied: threads were not copied: ticker]" in answer.text
+    assert (answer.structured["session"], answer.structured["checkpoint"]) == ("try", 4)
+
+
 def test_a_clone_says_what_stayed_behind(stub: Start) -> None:
     reply = {
         "new-session": "u-2",

@@ -45,6 +45,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "ls-checkpoints": Attempt(S),
     "rollback": Attempt(S | {"to": "1"}, own=False),
     "drop-checkpoint": Attempt(S | {"checkpoint": "1"}, own=False),
+    "branch": Attempt(S | {"name": "branch"}),
     "clear-bindings": Attempt(S),
     "reset": Attempt(S),
     "transfer": Attempt(S | {"who": "ATTACKER"}, own=False),

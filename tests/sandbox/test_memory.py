@@ -79,6 +79,19 @@ def test_a_session_over_its_limit_ends_with_the_true_cause_and_no_other(wire: Wi
     assert wire.run("x").value == "2"
 
 
+def test_a_family_is_limited_in_sum_and_its_largest_session_ends(wire: Wire) -> None:
+    wire.run_checkpointed("held = b'x' * (20 << 20); import os, time; x = 2")
+    assert wire.ask("branch", session="s", name="try").status == ["done"]
+    wire.run_checkpointed("x = 3", "try")
+    ended = wire.run(FAMILY, "try")
+    assert ended.status == ["done", "error", "worker-lost"]
+    assert ended["state"] == "rolled-back"
+    assert "limit 64 MiB (sandbox.memory-bytes)" in ended["cause"]
+    assert wire.run("x, len(held) >> 20", "try").value == "(3, 20)"
+    answer = wire.run("x, len(held) >> 20")
+    assert (answer.value, answer["state"]) == ("(2, 20)", "kept")
+
+
 def test_processes_that_share_their_pages_are_counted_once(wire: Wire) -> None:
     assert wire.run(SHARED_AND_FINE)["state"] == "kept"
 

@@ -270,3 +270,29 @@ def test_nothing_is_left_in_the_broker_when_the_screen_ends(broker: BrokerProces
     look(broker, steps)
     with broker.wire() as wire:
         wait_until(lambda: wire.ask("stats")["stats"]["connections"] == 1, "the connection is closed")
+
+
+def test_the_key_t_shows_the_checkpoints_and_goes_back_to_one(start: Start) -> None:
+    broker = start("session.checkpoints=manual", sandbox=True)
+
+    async def steps(pilot: Pilot[int], wire: Wire) -> None:
+        wire.run("x = 1", "tree")
+        await wait_for_text(pilot, "Output of tree")
+        await pilot.press("t")
+        await wait_for_text(pilot, "tree has no checkpoints")
+        for name in ("one", "two"):
+            wire.ask("checkpoint", session="tree", name=name)
+            wire.run(f"x = {name!r}", "tree")
+        await pilot.press("t")
+        shown = await wait_for_text(pilot, "Go back to a checkpoint of session tree")
+        assert "AFTER EVAL" in shown
+        assert "by request" in shown
+        await pilot.press("escape")
+        await wait_for_text(pilot, lambda text: "Go back" not in text)
+        await pilot.press("t")
+        await wait_for_text(pilot, "Go back to a checkpoint of session tree")
+        await pilot.press("k", "enter")
+        await wait_for_text(pilot, "tree is back at checkpoint 1")
+        assert wire.run("x", "tree").value == "1"
+
+    look(broker, steps)

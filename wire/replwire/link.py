@@ -1,8 +1,11 @@
 """Link between broker and worker: one frame per message, a fixed header followed by the body.
 
 The broker reads the header and never the body of a reply: that goes to the client as the worker wrote it. Broker to
-worker: ASSIGN, REQUEST, CANCEL, NETWORK, RESUME. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT, OUTPUT, REPLY,
-SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK.
+worker: ASSIGN, REQUEST, CANCEL, NETWORK, RESUME, BRANCH, LEAVE. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT,
+OUTPUT, REPLY, SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK, BRANCHED.
+
+A worker process serves one session, or a session and its branches. Each of them has a connection of its own, which
+shows a token of its own, and is a worker of its own number to the broker.
 """
 
 from __future__ import annotations
@@ -40,6 +43,9 @@ class FrameKind(enum.IntEnum):
     NETWORK = 12  # broker: what the session may reach from now on
     ROLLED_BACK = 13  # worker: the session goes on from a checkpoint, and its epoch is over
     RESUME = 14  # broker: the epoch after ROLLED_BACK; frames of earlier ones are void
+    BRANCHED = 17  # worker: a checkpoint waits to be the beginning of a branch; ends its route
+    BRANCH = 18  # broker: start an interpreter from a checkpoint, for another session
+    LEAVE = 19  # broker: this session is over, and others of the worker process go on
 
 
 class Outcome(enum.IntEnum):
@@ -183,6 +189,21 @@ class RolledBackBody(msgspec.Struct, frozen=True, kw_only=True):
     redone: list[int] = []
     cause: str | None = None
     not_restored: list[str] = []
+
+
+class BranchedBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of BRANCHED: the checkpoint, the evals that it contains, and what a copy of it will not have."""
+
+    checkpoint: int
+    evals: list[int] = []
+    not_restored: list[str] = []
+
+
+class BranchBody(msgspec.Struct, frozen=True):
+    """Body of BRANCH: the token that the branch's connection shows, and the checkpoint that it begins with."""
+
+    token: str
+    checkpoint: int
 
 
 class ResumeBody(msgspec.Struct, frozen=True):

@@ -123,7 +123,7 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
 
     `ref` identifies this session in requests of this client: its name, `OWNER/NAME`, or its id. `worker-epoch` is the
     epoch in which its worker was started: in the epochs since then it has gone back to checkpoints, but lost nothing
-    else.
+    else. `branch-of` is the id of the session that it began as a copy of.
     """
 
     session: str
@@ -142,6 +142,7 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     cwd: str | None
     ref: str
     worker_epoch: int = 1
+    branch_of: str | None = None
     project: str | None = None
     environment: str | None = None
     session_mode: str = "normal"
@@ -277,6 +278,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     checkpoint: Annotated[int | None, documented("number of a checkpoint")] = None
     checkpoint_name: Annotated[str | None, documented("name of that checkpoint")] = None
     checkpoints: list[CheckpointEntry] | None = None
+    branch_of: Annotated[str | None, documented("id of the session that a branch is a copy of")] = None
     undone: Annotated[bool | None, documented("true: a rollback or a crash has undone this eval")] = None
     undone_evals: Annotated[list[int] | None, documented("evals that were undone, at most the last 100")] = None
     redone_evals: Annotated[list[int] | None, documented("evals undone before that count again, likewise")] = None

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import traceback
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from replwire.deadlines import Deadlines
 from replwire.identities import Identity, Principal
 from replwire.limits import Limits
-from replwire.link import ExitedBody, FrameKind, encode, pack
+from replwire.link import BranchBody, ExitedBody, FrameKind, encode, pack
 from replwire.packages import NO_INSTALLER, InstallerSettings
 from replwire.secret_entries import SecretEntry
 from replworker.grants import GrantResolver
@@ -31,6 +32,7 @@ from replworker.packages.layers import PackagePaths
 from replworker.packages.package_runner import PackageSettings
 from replworker.packages.removal import PackageRemoval
 from replworker.prepared_secrets import prepare_secrets
+from replworker.process_loop import ProcessLoop
 from replworker.runtimes import removal
 from replworker.runtimes.commands import build_command
 from replworker.runtimes.environments import (
@@ -45,6 +47,7 @@ from replworker.sandbox.placeholders import remove_placeholders
 from replworker.sandbox.plan import PACKAGES, SandboxUnavailable
 from replworker.sandbox.rights import NO_RIGHTS, Grant
 from replworker.sandbox.workspace import EVERYTHING, DirectoryRefused
+from replworker.sandbox_family import SandboxFamily
 from replworker.session import WorkerSession
 from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import SandboxRequest, SessionSandbox, prepare_sandbox
@@ -135,7 +138,8 @@ def _run(order: WorkerArgs) -> None:
         return
     link, child = BrokerLink(order.endpoint, order.token), started.process
     try:
-        build_loop(order, link, started, Deadlines()).run()
+        first = build_loop(order, link, started, Deadlines())
+        ProcessLoop(first, lambda source, body: build_branch(order, source, body)).run()
     except Exception as error:  # noqa: BLE001 - the same
         child.kill()
         _report_failure(link, _describe_defect(error))
@@ -240,9 +244,36 @@ def build_loop(
         GrantResolver(order.identities),
         confinement,
         packages,
+        SandboxFamily(),
         SessionNetwork(order.egress, confinement.secrets) if confinement is not None and by_list else None,
     )
-    memory = create_memory_watch(child, confinement)
+    return _build_session_loop(order, link, child, settings, timers)
+
+
+def build_branch(order: WorkerArgs, source: WorkerLoop, body: BranchBody) -> WorkerLoop:
+    """Build the session and event loop of a branch: its interpreter is started from a checkpoint of the source."""
+    settings = source.session.settings
+    child, origin = source.session.start_branch(body.checkpoint)
+    settings = settings._replace(packages=_branch_packages(settings.packages), origin=origin)
+    return _build_session_loop(order, BrokerLink(order.endpoint, body.token), child, settings, Deadlines())
+
+
+def _branch_packages(packages: PackageSettings) -> PackageSettings:
+    """Create a directory for packages that a branch installs, below that of its source, which its interpreter sees."""
+    try:
+        path = None if packages.mount is None else tempfile.mkdtemp(prefix="branch-", dir=packages.mount)
+    except OSError:  # a full disk, perhaps: a session can do without packages
+        path = None
+    if path is None:
+        return packages._replace(mount=None)
+    os.chmod(path, 0o755)
+    return packages._replace(mount=path, seen_as=f"{packages.seen_as}/{os.path.basename(path)}")
+
+
+def _build_session_loop(
+    order: WorkerArgs, link: BrokerLink, child: InterpreterProcess, settings: WorkerSettings, timers: Deadlines
+) -> WorkerLoop:
+    memory = create_memory_watch(child, settings.confinement)
     session = WorkerSession(link, child, timers, order.limits, settings, memory)
     return WorkerLoop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory)
 

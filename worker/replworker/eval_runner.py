@@ -88,8 +88,8 @@ class EvalRunner:
             "reload-file": self._handle_load_file,
             "env": self._handle_packages,
             "checkpoint": checkpoints.requests.handle_checkpoint,
-            "clone": self._handle_clone,
-            "clone-session": self._handle_clone,
+            "branch": checkpoints.requests.handle_branch,
+            **dict.fromkeys(("clone", "clone-session"), self._handle_clone),
             "save": self._handle_save,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import msgspec
@@ -64,6 +65,7 @@ class Inspector:
         request, ready = _decode_info(body), self._interpreter.ready
         info = request.base | {
             "pid": self._child.pid,
+            "worker-pid": os.getpid(),
             "memory": self._memory.snapshot(msgspec.convert(request.base.get("memory"), dict[str, int | None])),
             "memory-bytes": self._child.memory_bytes(),
             "cpu-seconds": self._child.cpu_seconds(),

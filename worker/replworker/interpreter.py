@@ -23,15 +23,21 @@ class NumberedFrame(Protocol):
 
 
 class Interpreter:
-    """Control channel of one interpreter."""
+    """Control channel of one interpreter. `ready` is known already if it is a copy of another session's."""
 
-    def __init__(self, child: InterpreterProcess, on_ready: Callable[[], None], on_woken: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        child: InterpreterProcess,
+        on_ready: Callable[[], None],
+        on_woken: Callable[[], None],
+        ready: frames.ReadyFrame | None = None,
+    ) -> None:
         self._child = child
         self._on_ready = on_ready
         self._on_woken = on_woken
         self._callbacks: dict[int, Callback] = {}
         self._count = 0
-        self.ready: frames.ReadyFrame | None = None
+        self.ready = ready
 
     def supports(self, op: str) -> bool:
         """Return whether the runtime supports a frame."""

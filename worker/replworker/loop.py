@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import select
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
-import zmq
 
 from replwire.deadlines import Deadline, Deadlines
-from replwire.link import unpack
+from replwire.link import HEADER_BYTES, BranchBody, FrameKind, unpack
 from replworker.interpreter import InterpreterBroken
 from replworker.link import BrokerLink
 from replworker.memory import MemoryWatch
@@ -26,12 +23,16 @@ _COALESCE_S = 0.002  # a loop of prints sends hundreds of messages per second, n
 _IDLE_BYTES_PER_S = 4 * 1024 * 1024  # read, and mostly discarded, while no eval runs
 _IDLE_PAUSE_S = 0.1
 _EXIT_S = 2.0  # from the end of the control channel to that of the interpreter, which may have to free much memory
-_POLLIN = int(zmq.POLLIN)
+_FAMILY_SAMPLE_S = 0.25  # the largest of a family is ended, even if another grows
+_decode_branch = msgspec.json.Decoder(BranchBody).decode
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class WorkerLoop:
-    """Runs until the broker disconnects, or kills this worker, which is the normal end."""
+    """Serves one session, in the loop of its process: see `ProcessLoop`.
+
+    `new_branches` are sessions that the process is to serve besides; `has_left` is set when this one is over.
+    """
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class WorkerLoop:
         self._link = link
         self._child = child
         self._session = session
+        self._family = session.settings.family
         self._streams = session.streams
         self._timers = timers
         self._heartbeat_s = beat_s
@@ -52,6 +54,8 @@ class WorkerLoop:
         self._memory_timer: Deadline | None = None
         self._epoll = select.epoll()
         self._watched: dict[int, int] = {}
+        self.new_branches: list[BranchBody] = []
+        self.has_left = False
         self._is_paused = False
         self._coalescing: set[int] = set()
         self._exited = False
@@ -113,21 +117,21 @@ class WorkerLoop:
         self._epoll.close()
         self._session.close()
 
-    def run(self) -> None:
-        """Serve until the broker disconnects."""
-        self.start()
-        link = self._link
-        if link.is_disconnected():  # before its descriptor was watched
-            return
-        # libzmq's poll also reports frames received while sending; all else is in the epoll.
-        items: Any = [(link.socket, _POLLIN), (self.fileno(), _POLLIN)]
-        while True:
-            for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
-                if ready is link.socket:
-                    self.handle_link()
-                elif not self.handle_descriptors():
-                    return
-            self.after_poll()
+    def leave(self) -> None:
+        """End the session; its process goes on with others."""
+        self._epoll.close()
+        self._session.leave()
+        self._link.close()
+
+    @property
+    def link(self) -> BrokerLink:
+        """The session's own connection to the broker."""
+        return self._link
+
+    @property
+    def session(self) -> WorkerSession:
+        """The session that is served."""
+        return self._session
 
     def start(self) -> None:
         """Send the first heartbeat and start watching descriptors."""
@@ -140,8 +144,15 @@ class WorkerLoop:
         frame = self._link.receive()
         if frame is None:
             return
+        header = unpack(frame)
+        if header.kind == FrameKind.BRANCH:
+            self.new_branches.append(_decode_branch(frame[HEADER_BYTES:]))
+            return
+        if header.kind == FrameKind.LEAVE:
+            self.has_left = True
+            return
         try:
-            self._session.handle_frame(unpack(frame), frame)
+            self._session.handle_frame(header, frame)
         except InterpreterBroken as broken:
             self._interpreter_exited(str(broken))
             return
@@ -171,9 +182,9 @@ class WorkerLoop:
             self._replace_endpoints()
         self._update_interest()
 
-    def _timeout_ms(self) -> int:
-        due = self._timers.next_due()
-        return -1 if due is None else max(0, math.ceil(1000 * (due - time.monotonic())))
+    def next_due(self) -> float | None:
+        """Return the time at which `after_poll` has to be called, or None."""
+        return self._timers.next_due()
 
     def _update_interest(self) -> None:
         """Read pipes only while the broker keeps up; write only where data is pending."""
@@ -199,14 +210,15 @@ class WorkerLoop:
         if self._exited:
             return
         look = self._memory.sample(time.monotonic)
-        if look.cause is not None:
+        if look.cause is not None and self._family.is_largest(self._session.member):
             self._interpreter_exited(look.cause)
             if self._exited:
                 return
         self._session.limit_checkpoints(look.used)
         if look.changed:
             self._session.send_heartbeat()
-        self._memory_timer = self._timers.call_at(time.monotonic() + look.pause_s, self._sample_memory)
+        pause = min(look.pause_s, _FAMILY_SAMPLE_S) if self._family.is_shared else look.pause_s
+        self._memory_timer = self._timers.call_at(time.monotonic() + pause, self._sample_memory)
 
     def _on_control(self) -> None:
         self._child.flush()
@@ -271,7 +283,7 @@ class WorkerLoop:
         if self._exited or self._session.recover(cause):
             return
         self._exited = True
-        self._child.kill()
+        self._family.end_interpreter(self._session.member)
         self._streams.drain()
         self._session.send_exited(cause)
         for fd in list(self._watched):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from replwire.deadlines import Deadlines
-from replwire.limits import RETRY_AFTER_MS, Limits
+from replwire.limits import Limits
 from replwire.link import (
     HEADER_BYTES,
     AssignBody,
@@ -24,7 +24,7 @@ from replwire.link import (
     encode,
 )
 from replwire.network import NetworkRules
-from replwire.ops import Read, Stdin
+from replwire.ops import Read
 from replwire.replies import SkippedName
 from replworker.checkpoints.session_checkpoints import SessionCheckpoints
 from replworker.descriptor_watch import DescriptorWatch
@@ -43,16 +43,16 @@ from replworker.sandbox.workspace import DirectoryRefused
 from replworker.saved_snapshots import SavedSnapshots
 from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import enter_directory
-from replworker.session_settings import WorkerSettings
+from replworker.session_settings import BranchOrigin, WorkerSettings, interpreter_limits
 from replworker.session_streams import SessionStreams
 from replworker.snapshots import SnapshotTransfer, package_directory
+from replworker.stdin_requests import answer_stdin
 
 _decode_rules = msgspec.json.Decoder(NetworkRules).decode
 _decode_assign = msgspec.json.Decoder(AssignBody).decode
 _decode_cancel = msgspec.json.Decoder(CancelBody).decode
 _decode_read = msgspec.json.Decoder(Read).decode
 _decode_resume = msgspec.json.Decoder(ResumeBody).decode
-_decode_stdin = msgspec.json.Decoder(Stdin).decode
 
 
 class _OpRequest(msgspec.Struct):
@@ -78,10 +78,15 @@ class WorkerSession:
         self._process = process
         self.network = settings.network
         self._memory = memory
-        self._settings = settings
+        self.settings = settings
         self._replies = replies = ReplySender(link)
+        self._is_branch = settings.origin is not None
+        self._is_woken = not self._is_branch
         self._interpreter = interpreter = Interpreter(
-            process, lambda: replies.send_control(FrameKind.READY), lambda: self._checkpoints.on_woken()
+            process,
+            lambda: replies.send_control(FrameKind.READY),
+            self._on_woken,
+            settings.origin and settings.origin.ready,
         )
         self._assignment: AssignBody | None = None
         self._notice: str | None = None  # why there is no working directory although one was requested
@@ -91,6 +96,7 @@ class WorkerSession:
             interpreter, replies, timers, settings.snapshots, package_directory("dill")
         )
         self._checkpoints = SessionCheckpoints(process, interpreter, replies, streams, timers, settings)
+        self.member = self._checkpoints.member
         self.copies_fd = self._checkpoints.fd
         self.read_copies = self._checkpoints.read_copies
         self.limit_checkpoints = self._checkpoints.limit_memory
@@ -116,7 +122,7 @@ class WorkerSession:
         self.handle_interpreter_frame = interpreter.handle_frame
         self._query_handlers: dict[str, Callable[[int, bytes], None]] = {
             "read": lambda route, body: reads.read(route, _decode_read(body)),
-            "stdin": self._handle_stdin,
+            "stdin": lambda route, body: answer_stdin(streams, replies, self._assignment, route, body),
             "info": inspector.handle_info,
             "stack": inspector.handle_stack,
             "complete": names.handle_complete,
@@ -132,11 +138,28 @@ class WorkerSession:
     @property
     def is_starting(self) -> bool:
         """True while an interpreter is being started from a checkpoint."""
-        return self._checkpoints.is_starting
+        return self._checkpoints.is_starting or not self._is_woken
+
+    def _on_woken(self) -> None:
+        if self._is_woken:
+            self._checkpoints.on_woken()
+        else:
+            self._is_woken = True
+            self._replies.send_control(FrameKind.READY)
 
     def recover(self, cause: str) -> bool:
         """Go on from the newest checkpoint after the interpreter's end. Return False if there is none."""
         return self._checkpoints.recover(cause)
+
+    def start_branch(self, checkpoint: int) -> tuple[InterpreterProcess, BranchOrigin]:
+        """Start an interpreter from a checkpoint, for another session."""
+        return self._checkpoints.start_branch(checkpoint)
+
+    def leave(self) -> None:
+        """End this session's part of a sandbox that others go on with."""
+        self._packages.cancel()
+        self.settings.family.leave(self.member)
+        self.watch.close()
 
     def close(self) -> None:
         """End the copies of the interpreter, drop a saved snapshot, and watch no descriptor any more."""
@@ -146,7 +169,8 @@ class WorkerSession:
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat with the resource use."""
-        body = HeartbeatBody(self._process.cpu_seconds() or 0.0, self._memory.used)
+        is_reporter = self.settings.family.reports_memory(self.member)
+        body = HeartbeatBody(self._process.cpu_seconds() or 0.0, self._memory.used if is_reporter else 0)
         self._replies.send_control(FrameKind.HEARTBEAT, encode(body))
 
     def send_exited(self, cause: str) -> None:
@@ -179,19 +203,22 @@ class WorkerSession:
         elif header.kind == FrameKind.ASSIGN:
             self._replies.epoch = header.epoch
             self._on_assign(_decode_assign(body))
-        elif header.kind == FrameKind.NETWORK and self._settings.network is not None:
-            self._settings.network.set_rules(_decode_rules(body))
+        elif header.kind == FrameKind.NETWORK and self.settings.network is not None:
+            self.settings.network.set_rules(_decode_rules(body))
 
     def _on_assign(self, assignment: AssignBody) -> None:
         self._assignment = assignment
         self._runner.assign(assignment)
         self._checkpoints.assign(assignment)
         self.streams.apply_limits(assignment.limits)
+        if self._is_branch:
+            self._enter_as_branch(assignment)
+            return
         env = dict(pair.split("=", 1) for pair in assignment.env)
         try:
             entered = enter_directory(
-                self._settings.confinement,
-                self._settings.grants,
+                self.settings.confinement,
+                self.settings.grants,
                 assignment,
                 env,
                 SessionNetwork.listeners(assignment.network),
@@ -201,23 +228,27 @@ class WorkerSession:
             return
         why = entered.problem
         self._notice = None if why is None else f"the session has no working directory: {why}"
-        if assignment.network is not None and self._settings.network is not None:
+        if assignment.network is not None and self.settings.network is not None:
             owner, rules = assignment.asker.identity, assignment.network
-            problem = self._settings.network.open(assignment.session, owner, rules, entered.sockets)
+            problem = self.settings.network.open(assignment.session, owner, rules, entered.sockets)
             self._notice = "; ".join(filter(None, (self._notice, problem))) or None
         try:
             packages = self._packages.assign(assignment.session, assignment.packages_of)
         except OSError as error:
             self._send_assigned(f"the session's packages cannot be used: {error.strerror}")
             return
-        limits = {
-            "value-bytes": assignment.limits.max_value_bytes,
-            "trace-frames": assignment.limits.max_trace_frames,
-            "trace-bytes": assignment.limits.max_trace_bytes,
-            "image-bytes": assignment.limits.max_image_bytes,
-            "images": assignment.limits.max_images,
-        }
-        frame = frames.AssignFrame(self._interpreter.next_number(), entered.directory, env, limits, packages)
+        number, limits = self._interpreter.next_number(), interpreter_limits(assignment.limits)
+        frame = frames.AssignFrame(number, entered.directory, env, limits, packages)
+        self._interpreter.request(frame, self._on_assign_reply)
+
+    def _enter_as_branch(self, assignment: AssignBody) -> None:
+        """Begin with what the copy has: directory, environment variables and packages of its source."""
+        try:
+            self._packages.assign(assignment.session, assignment.packages_of, shown=False)
+        except OSError as error:
+            self._send_assigned(f"the session's packages cannot be used: {error.strerror}")
+            return
+        frame = frames.AssignFrame(self._interpreter.next_number(), None, {}, interpreter_limits(assignment.limits))
         self._interpreter.request(frame, self._on_assign_reply)
 
     def _on_assign_reply(self, event: frames.FrameEvent) -> None:
@@ -239,7 +270,7 @@ class WorkerSession:
 
     def _send_assigned(self, error: str | None, skipped: Sequence[SkippedName] = (), restored: int = 0) -> None:
         ready = self._interpreter.ready
-        off = self._checkpoints.begin()
+        off = self._checkpoints.begin(self.settings.origin)
         body = AssignedBody(error, ready.executable if ready else None, list(skipped), self._notice, off, restored)
         self._replies.send_control(FrameKind.ASSIGNED, encode(body))
 
@@ -256,31 +287,6 @@ class WorkerSession:
     def _handle_clear(self, route: int, body: bytes) -> None:
         self._checkpoints.note_change()
         self._names.handle_clear(route, body)
-
-    def _handle_stdin(self, route: int, body: bytes) -> None:
-        request = _decode_stdin(body)
-        assert self._assignment is not None
-        data = request.input.encode("utf-8", "surrogatepass")
-        if not self.streams.stdin.offer(data):
-            self._reject_input(route, request, len(data))
-            return
-        running = self.streams.evals.running
-        if running is not None:
-            running.need_input = None
-        where = "delivered" if running is not None else "buffered"
-        label = [self._assignment.name or self._assignment.session]
-        self._replies.send_done(route, request.id, **{where: label})
-
-    def _reject_input(self, route: int, request: Stdin, size: int) -> None:
-        most = self.streams.limits.max_stdin_bytes
-        if size > most:  # it never fits, so no retry is suggested
-            text = f"{size} bytes of input exceed the limit (max-stdin-bytes = {most})"
-            hint, retry = f"send at most {most} bytes at a time, after the code has read the previous ones", None
-        else:
-            text = f"{self.streams.stdin.unread_bytes()} bytes of input are unread (max-stdin-bytes = {most})"
-            hint, retry = None, RETRY_AFTER_MS
-        limit = {"limit": "max-stdin-bytes", "limit_value": most}
-        self._replies.send_error(route, request.id, "stdin-buffer-full", text, hint=hint, retry_after_ms=retry, **limit)
 
 
 def _without_duplicate_keys(body: bytes) -> bytes:

@@ -104,6 +104,26 @@ class Spawn(msgspec.Struct, frozen=True, gc=False):
     spec: WorkerSpec
 
 
+class StartBranch(msgspec.Struct, frozen=True, gc=False):
+    """Have the process of a worker serve another session, under a number of its own.
+
+    Attributes:
+        worker: The number of the new worker.
+        source: The worker whose session is copied.
+        checkpoint: The checkpoint that the new session begins with.
+    """
+
+    worker: int
+    source: int
+    checkpoint: int
+
+
+class LeaveWorker(msgspec.Struct, frozen=True, gc=False):
+    """End a worker whose process serves others, too. Its frames are ignored from here on."""
+
+    worker: int
+
+
 class RunHooks(msgspec.Struct, frozen=True, gc=False):
     """Run the hooks on an eval, and call `BrokerCore.handle_verdict`."""
 
@@ -237,6 +257,8 @@ Effect = (
     | Disconnect
     | PauseReading
     | Spawn
+    | StartBranch
+    | LeaveWorker
     | RunHooks
     | Kill
     | SaveSession

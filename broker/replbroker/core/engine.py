@@ -27,7 +27,7 @@ from replbroker.core.operations.settings_reload import RereadResult, apply_reloa
 from replbroker.core.operations.traffic import observe_traffic
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
-from replbroker.core.scheduling.worker_protocol import WorkerProtocol
+from replbroker.core.scheduling.worker_protocol import SnapshotReady, WorkerProtocol
 from replbroker.core.state import BrokerState
 from replwire.events import BrokerStarted, ExtensionError, ExtensionLoaded, LogError
 from replwire.ext.verdicts import HookRequest, Verdict
@@ -214,9 +214,11 @@ class BrokerCore:
             return []
         worker.last_seen = self.state.clock.now = now
         try:
-            snapshot = self._worker_protocol.handle(worker, frame, now)
-            if snapshot is not None:
-                self._operations.clones.on_snapshot(snapshot.task, snapshot.body, now)
+            prepared = self._worker_protocol.handle(worker, frame, now)
+            if isinstance(prepared, SnapshotReady):
+                self._operations.clones.on_snapshot(prepared.task, prepared.body, now)
+            elif prepared is not None:
+                self._operations.branches.on_branched(prepared.task, prepared.body, now)
         except (ValueError, msgspec.MsgspecError) as error:
             self.scheduler.teardown.on_worker_lost(worker, f"protocol: {error}", now, dead=False)
         except Exception:  # noqa: BLE001 - as in `handle_request`
@@ -226,8 +228,7 @@ class BrokerCore:
     def handle_worker_exit(self, number: int, cause: str, now: float) -> list[Effect]:
         """Handle the death of a worker process."""
         self.state.clock.now = now
-        worker = self.scheduler.pool.workers.get(number)
-        if worker is not None:
+        for worker in self.scheduler.pool.served_by(number):
             self.scheduler.teardown.on_worker_lost(worker, cause, now, dead=True)
         return self._finish_call(now)
 

@@ -92,6 +92,7 @@ class SpanBuilder:
             events.EvalFinished: self._on_finished,
             events.SessionCreated: self._on_session_created,
             events.SessionForked: self._on_session_changed,
+            events.SessionBranched: self._on_session_changed,
             events.SessionReset: self._on_session_changed,
             events.SessionLost: self._on_session_changed,
             events.SessionRolledBack: self._on_session_changed,

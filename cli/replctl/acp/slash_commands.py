@@ -129,6 +129,15 @@ async def _undo(at: SlashContext, argument: str) -> str:
     return "\n".join(lines + [f"not restored: {each}" for each in reply.not_restored or []])
 
 
+async def _branch(at: SlashContext, argument: str) -> str:
+    name, _, checkpoint = argument.partition(" ")
+    if not name:
+        return "/branch needs a name for the new session"
+    reply = await at.client.branch(at.session, name, checkpoint.strip() or None)
+    lines = [f"session {reply.name} begins with checkpoint {reply.checkpoint}: replctl attach {reply.name}"]
+    return "\n".join(lines + [f"not copied: {each}" for each in reply.not_restored or []])
+
+
 SLASH_COMMANDS = (
     SlashCommand("help", "List these commands", _help),
     SlashCommand("vars", "Variables of the session", _vars),
@@ -138,6 +147,7 @@ SLASH_COMMANDS = (
     SlashCommand("sessions", "All sessions of the broker", _sessions),
     SlashCommand("interrupt", "Interrupt the session's running eval, whoever sent it", _interrupt, changes=True),
     SlashCommand("undo", "Undo the last eval, or all since a checkpoint", _undo, "checkpoint", changes=True),
+    SlashCommand("branch", "Open a session that begins as a copy of this one", _branch, "name", changes=True),
     SlashCommand("clear", "Delete all variables; the process keeps running", _clear, changes=True),
     SlashCommand("reset", "Restart the session; all variables are lost", _reset, changes=True),
 )

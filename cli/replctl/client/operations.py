@@ -161,6 +161,10 @@ class Operations(BaseClient[ReplyT, ResultT]):
         """Copy a session's variables to a new session `to`; `left_behind` lists variables that could not be copied."""
         return self.request("clone", session=session, name=to)
 
+    def branch(self, session: str, to: str, at: int | str | None = None) -> ReplyT:
+        """Open a session `to` that begins as a copy of `session`, as it is now or was at the checkpoint `at`."""
+        return self.request("branch", session=session, name=to, at=at)
+
     def clear(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Delete every variable of the session; its process keeps running."""
         return self.request("clear-bindings", session=session)

@@ -159,7 +159,7 @@ class ClientProtocol:
 
 def _depends_on_project(op: str, fields: dict[str, Any]) -> bool:
     """Return True if a request refers to a default session, or lists session names."""
-    references = (fields.get("session"), fields.get("name") if op in ("new-session", "clone") else None)
+    references = (fields.get("session"), fields.get("name") if op in ("new-session", "clone", "branch") else None)
     return op == "ls-sessions" or any(each and split_reference(each)[1] == DEFAULT_SESSION for each in references)
 
 

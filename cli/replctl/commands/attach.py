@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 HELP = """\
 /undo       undo the last eval
+/branch TO  open a session TO that begins as a copy of this one, and go on in it
 /reset      restart the session; all variables are lost
 /info       runtime, directory, process, memory, variables
 /jobs       running, queued and recent evals
@@ -86,6 +87,7 @@ class SessionPrompt:
         self.exit: int = ExitCode.OK  # exit code of the last eval
         self._slash_commands: dict[str, Callable[[], None]] = {
             "/undo": self._undo,
+            "/branch": lambda: context.screen.notice("/branch needs the name of the new session"),
             "/reset": self._reset,
             "/info": self._info,
             "/jobs": self._jobs,
@@ -117,8 +119,11 @@ class SessionPrompt:
         return True
 
     def _run_slash_command(self, word: str) -> None:
+        command, _, argument = word.partition(" ")
         action = self._slash_commands.get(word)
-        if action is None:
+        if command == "/branch" and argument:
+            self._branch(argument.strip())
+        elif action is None:
             self._context.screen.notice(f"unknown command {word.split()[0]}; /help lists the commands")
         else:
             action()
@@ -128,6 +133,13 @@ class SessionPrompt:
         self._context.screen.notice(f"back at checkpoint {reply.checkpoint} (epoch {reply.epoch})")
         for notice in rollback_notices(reply.undone_evals, reply.not_restored):
             self._context.screen.notice(notice)
+
+    def _branch(self, to: str) -> None:
+        reply = self._client.branch(self.session, to)
+        self._context.screen.notice(f"session {to!r} begins with checkpoint {reply.checkpoint} of {self.session!r}")
+        for each in reply.not_restored or []:
+            self._context.screen.notice(f"the branch does not have: {each}")
+        self.session = to
 
     def _reset(self) -> None:
         reply = self._client.reset(self.session)
@@ -185,7 +197,7 @@ def _run_piped(dialogue: SessionPrompt, lines: Callable[[], str]) -> int:
 
 
 def _run_interactive(dialogue: SessionPrompt) -> None:
-    shell = _prompt_session(dialogue.session)
+    shell = _prompt_session(dialogue)
     while True:
         try:
             block = shell.prompt()
@@ -197,12 +209,12 @@ def _run_interactive(dialogue: SessionPrompt) -> None:
             return
 
 
-def _prompt_session(session: str) -> PromptSession[str]:
+def _prompt_session(dialogue: SessionPrompt) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.history import FileHistory
 
     return PromptSession(
-        message=f"{session}> ",
+        message=lambda: f"{dialogue.session}> ",
         multiline=True,
         prompt_continuation=lambda width, _line, _wraps: "." * (width - 1) + " ",
         history=FileHistory(_history_file()),

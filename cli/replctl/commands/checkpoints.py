@@ -1,14 +1,13 @@
-"""Commands on a session's state: checkpoint, checkpoints, rollback, save."""
+"""Commands on a session's state: checkpoint, checkpoints, rollback, branch, save."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 import click
 
+from replctl.checkpoint_tree import COLUMNS, tree_rows
 from replctl.client.errors import ReplError
 from replctl.commands.context import (
     CommandContext,
@@ -19,11 +18,7 @@ from replctl.commands.context import (
     with_common_options,
 )
 from replctl.commands.messages import rollback_notices
-from replctl.durations import format_duration
 from replwire.quantities import count_of
-from replwire.replies import CheckpointEntry
-
-_MIB = 1024 * 1024
 
 
 class CheckpointReference(click.ParamType):  # type: ignore[type-arg]  # as `SessionName`
@@ -76,8 +71,7 @@ def checkpoints(context: CommandContext, session: str, drop: int | str | None) -
         context.screen.json(reply_fields(reply, "checkpoints", "dropped", "checkpoints-off"))
         return
     if entries:
-        columns = ("CHECKPOINT", "NAME", "AFTER EVAL", "AGE", "MEMORY", "TAKEN")
-        context.screen.table(columns, tree_rows(entries, time.time()))
+        context.screen.table(COLUMNS, (cells for _, cells in tree_rows(entries, time.time())))
     else:
         context.screen.notice(f"session {session!r} has no checkpoints")
     if reply.checkpoints_off:
@@ -117,6 +111,25 @@ def rollback(context: CommandContext, session: str, reference: int | str | None,
 
 @click.command()
 @session_argument
+@click.argument("to")
+@click.option("--at", metavar="N|NAME", type=CheckpointReference(), help="Begin with this checkpoint of SESSION.")
+@with_common_options
+def branch(context: CommandContext, session: str, to: str, at: int | str | None) -> None:
+    """Open a session TO that begins as a copy of SESSION, in the same sandbox; print its name."""
+    with context.client() as client:
+        reply = client.branch(session, to, at)
+    keys = ("new-session", "session", "name", "branch-of", "checkpoint", "epoch", "cwd", "created", "not-restored")
+    context.show(reply_fields(reply, *keys, "notice"), reply.name or "")
+    if not context.json:
+        context.screen.notice(f"session {reply.name!r} begins with checkpoint {reply.checkpoint} of {session!r}")
+        for each in reply.not_restored or []:
+            context.screen.notice(f"the branch does not have: {each}")
+        if reply.notice:
+            context.screen.notice(reply.notice)
+
+
+@click.command()
+@session_argument
 @click.argument("file", type=click.Path(dir_okay=False))
 @with_common_options
 def save(context: CommandContext, session: str, file: str) -> None:
@@ -132,34 +145,3 @@ def save(context: CommandContext, session: str, file: str) -> None:
         context.screen.notice(f"saved {saved} of {session!r} in {file}")
         for each in reply.left_behind or []:
             context.screen.notice(f"not saved: {each.name}: {each.why}")
-
-
-def tree_rows(entries: Sequence[CheckpointEntry], now: float) -> Iterator[tuple[Any, ...]]:
-    """Yield the rows of a table: each checkpoint below its parent, indented where a line of evals forks.
-
-    Args:
-        entries: The checkpoints, oldest first.
-        now: Unix time.
-    """
-    numbers = {entry.checkpoint for entry in entries}
-    children: dict[int | None, list[CheckpointEntry]] = {}
-    for entry in entries:
-        parent = entry.parent if entry.parent in numbers and (entry.parent or 0) < entry.checkpoint else None
-        children.setdefault(parent, []).append(entry)
-    waiting = [(entry, 0) for entry in reversed(children.get(None, []))]
-    while waiting:
-        entry, depth = waiting.pop()
-        mark = "*" if entry.current else ""
-        memory = None if entry.memory_bytes is None else f"{entry.memory_bytes / _MIB:.1f} MiB"
-        how = "auto" if entry.automatic else "by request"
-        number = f"{'  ' * depth}{entry.checkpoint}{mark}"
-        yield number, entry.checkpoint_name, entry.eval_id, _age(entry.created, now), memory, how
-        below = children.get(entry.checkpoint, [])
-        waiting += [(each, depth + (len(below) > 1)) for each in reversed(below)]
-
-
-def _age(created: str, now: float) -> str | None:
-    try:
-        return format_duration(max(0.0, now - datetime.fromisoformat(created).timestamp()) * 1000)
-    except ValueError:
-        return None

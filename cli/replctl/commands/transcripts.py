@@ -25,6 +25,7 @@ from replctl.transcripts import export as formats
 from replctl.transcripts.entries import (
     SessionTranscript,
     TranscriptEntry,
+    add_origin,
     entries_only,
     parse_lines,
     read_transcript,
@@ -155,7 +156,7 @@ def replay(context: CommandContext, file: str, into: str, exact: bool, timeout: 
             then.parts,
             lambda code: _run_eval(client, code, into, timeout),
             lambda: discard_result(client.reset(into)),
-            names=[name for name in (then.label, into) if name],
+            names=[name for name in (*then.sources, then.label, into) if name],
             exact=exact,
         )
     _show_report(context, report, into)
@@ -174,11 +175,16 @@ def _read_transcript(file: str) -> SessionTranscript:
     path = Path(file)
     try:
         with _transcripts() as store:
+
+            def load(session: str) -> SessionTranscript | None:
+                heads = store.heads(session)
+                return read_transcript([header_entry(heads[0]), *store.load(heads[0])]) if heads else None
+
             if path.is_file():
                 with path.open("rb") as data:
-                    return read_transcript(parse_lines(data))
+                    return add_origin(read_transcript(parse_lines(data)), load)
             head = _find_head(store, file)
-            return read_transcript([header_entry(head), *store.load(head)])
+            return add_origin(read_transcript([header_entry(head), *store.load(head)]), load)
     except ValueError:
         raise click.UsageError(f"{file} is not a transcript: create one with replctl export --format jsonl") from None
 

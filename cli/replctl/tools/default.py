@@ -64,9 +64,9 @@ class ResetArgs(msgspec.Struct, forbid_unknown_fields=True):
 class SessionsArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `sessions`."""
 
-    action: Literal["list", "new", "close", "clone"] = "list"
+    action: Literal["list", "new", "close", "clone", "branch"] = "list"
     session: str | None = None
-    to: Annotated[str | None, Meta(description="clone: name of the copy")] = None
+    to: Annotated[str | None, Meta(description="name of the copy")] = None
     runtime: str | None = None
     cwd: str | None = None
 
@@ -183,8 +183,10 @@ def sessions(a: SessionsArgs, at: ToolContext) -> ToolCall:
         return ToolResult(text=f"session {a.session} is closed", structured={"status": "ok", "session": a.session})
     if a.to is None:
         return ToolResult(
-            text="clone needs `to`, the name of the copy", structured={"status": "bad-arguments"}, error=True
+            text=f"{a.action} needs `to`, the name of the copy", structured={"status": "bad-arguments"}, error=True
         )
+    if a.action == "branch":
+        return (yield from inspection.branch(a.session, a.to))
     return (yield from inspection.clone(a.session, a.to))
 
 
@@ -269,7 +271,7 @@ TOOLS = (
         args=SessionsArgs,
         run=sessions,
         output=_output(sessions="array"),
-        text="List, open, close or clone sessions; a clone has copies of the variables.",
+        text="List, open, close sessions; clone copies variables, branch everything.",
     ),
     ToolDefinition(
         name="info",

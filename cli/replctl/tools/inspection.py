@@ -52,6 +52,16 @@ def clone(session: str, to: str) -> ToolCall:
     return ToolResult(text=text, structured=facts)
 
 
+def branch(session: str, to: str) -> ToolCall:
+    """Branch a session."""
+    reply = yield from request("branch", session=session, name=to)
+    name, missing = reply.get("name") or reply.get("new-session"), reply.get("not-restored") or []
+    text = f"session {name} begins as a copy of {session}; both have the same files and limits"
+    text += "".join(f"\n[not copied: {each}]" for each in missing)
+    facts = {"status": "ok", "session": name, "checkpoint": reply.get("checkpoint"), "left_behind": missing}
+    return ToolResult(text=text, structured=facts)
+
+
 def session_info(q: InfoQuery, at: ToolContext) -> ToolCall:
     """Describe the session and its variables."""
     facts = (yield from request("info", session=q.session)).get("info") or {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
@@ -12,10 +13,11 @@ from textual.binding import Binding, BindingType
 from textual.events import Key
 from textual.worker import Worker, WorkerCancelled
 
+from replctl.checkpoint_tree import tree_rows
 from replctl.client.aio import AsyncClient
 from replctl.client.errors import ReplError
 from replctl.top.attach import attach
-from replctl.top.dialogs import ConfirmDialog
+from replctl.top.dialogs import CheckpointDialog, ConfirmDialog
 from replctl.top.entities import SessionRow
 from replctl.top.feed import BrokerFeed
 from replctl.top.model import TopModel
@@ -33,6 +35,7 @@ class TopApp(BrokerView):
         Binding("q,ctrl+c", "quit", priority=False),
         Binding("i", "interrupt"),
         Binding("u", "undo"),
+        Binding("t", "checkpoints"),
         Binding("r", "reset"),
         Binding("c", "close"),
         Binding("a", "attach"),
@@ -181,6 +184,30 @@ class TopApp(BrokerView):
             lambda client, key: client.rollback(key),
             "is as before its last eval",
         )
+
+    def action_checkpoints(self) -> None:
+        """Show the checkpoints of the selected session, and go back to the chosen one."""
+        session = self.selected_session
+        if session is None:
+            self.notify_footer("no session is selected", "bold yellow")
+            return
+
+        def decided(number: int | None) -> None:
+            if number is not None:
+                self._run_action_on(
+                    session,
+                    lambda client: client.rollback(session.id, number),
+                    lambda reply: f"{session.label} is back at checkpoint {reply.checkpoint}",
+                )
+
+        def show(reply: Reply) -> str:
+            rows = list(tree_rows(reply.checkpoints or [], time.time()))
+            if not rows:
+                return f"{session.label} has no checkpoints" + (f": {off}" if (off := reply.checkpoints_off) else "")
+            self.push_screen(CheckpointDialog(session.label, rows), decided)
+            return ""
+
+        self._run_action_on(session, lambda client: client.list_checkpoints(session.id), show)
 
     def action_reset(self) -> None:
         """Reset the selected session (asks for confirmation)."""

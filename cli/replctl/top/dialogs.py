@@ -1,4 +1,4 @@
-"""Dialogs: confirmation and help."""
+"""Dialogs: confirmation, checkpoints and help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from replctl.checkpoint_tree import COLUMNS
 from replctl.top.cell_text import pad
+
+_TREE_LINES = 12  # of a tree, at once
 
 KEYS = (
     ("up down j k", "move between rows; also PgUp PgDn Home End"),
@@ -20,6 +23,7 @@ KEYS = (
     ("Enter a", "attach: a prompt on the session; Ctrl-D returns here"),
     ("i", "interrupt the running eval; in jobs: this eval"),
     ("u", "undo the session's last eval"),
+    ("t", "tree of the session's checkpoints: go back to one"),
     ("r", "reset the session; variables are lost"),
     ("c", "close the session and everything it started"),
     ("/", "filter sessions and jobs; Esc clears it"),
@@ -50,6 +54,54 @@ class ConfirmDialog(ModalScreen[bool]):
     def action_answer(self, yes: bool) -> None:
         """Close with the decision."""
         self.dismiss(yes)
+
+
+class CheckpointDialog(ModalScreen[int | None]):
+    """Tree of a session's checkpoints, with a cursor; closes with the number of the one to go back to."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)"),
+        Binding("down,j", "move(1)"),
+        Binding("enter", "choose"),
+        Binding("escape,q,ctrl+c", "dismiss(None)"),
+    ]
+
+    def __init__(self, label: str, rows: Sequence[tuple[int, Sequence[object]]]) -> None:
+        """Create the dialog.
+
+        Args:
+            label: The session.
+            rows: Number and cells of each checkpoint, at least one.
+        """
+        super().__init__()
+        self._title = f"Go back to a checkpoint of session {label}"
+        self._rows = rows
+        self._at = len(rows) - 1
+        self._first = 0
+
+    def compose(self) -> ComposeResult:
+        """Create the box."""
+        yield Vertical(Static(self._draw()), classes="dialog")
+
+    def _draw(self) -> Text:
+        table = [COLUMNS, *(["-" if cell is None else str(cell) for cell in cells] for _, cells in self._rows)]
+        widths = [max(len(str(row[at])) for row in table) for at in range(len(COLUMNS))]
+        lines = ["  ".join(pad(str(cell), width) for cell, width in zip(row, widths, strict=True)) for row in table]
+        self._first = max(min(self._first, self._at), self._at - _TREE_LINES + 1)
+        text = Text.assemble((self._title, "bold"), "\n\n", (lines[0], "dim"))
+        for at in range(self._first, min(len(self._rows), self._first + _TREE_LINES)):
+            text.append("\n")
+            text.append(lines[at + 1], "reverse" if at == self._at else "")
+        return text.append("\n\nEnter: go back, evals since are undone; Esc: leave", "dim")
+
+    def action_move(self, by: int) -> None:
+        """Move the cursor."""
+        self._at = max(0, min(len(self._rows) - 1, self._at + by))
+        self.query_one(Static).update(self._draw())
+
+    def action_choose(self) -> None:
+        """Close with the checkpoint under the cursor."""
+        self.dismiss(self._rows[self._at][0])
 
 
 class HelpDialog(ModalScreen[None]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -75,6 +75,20 @@ class StateRollback:
 
 
 @dataclass(slots=True)
+class StateOrigin:
+    """The session began as a copy of another, with these evals of it. `has_evals`: they stand before this."""
+
+    source: str
+    checkpoint: int
+    evals: list[int]
+    has_evals: bool = False
+
+    def __str__(self) -> str:
+        evals = f", with its evals {', '.join(map(str, self.evals))}" if self.evals else ""
+        return f"the session began as a copy of session {self.source} at checkpoint {self.checkpoint}{evals}"
+
+
+@dataclass(slots=True)
 class MissingEvents:
     """Events that are not in the transcript: pruned to make room, or not written."""
 
@@ -84,15 +98,16 @@ class MissingEvents:
         return f"{count_of(self.events, 'event')} missing here"
 
 
-TranscriptPart = TranscriptEntry | StateLoss | StateRollback | MissingEvents
+TranscriptPart = TranscriptEntry | StateLoss | StateRollback | StateOrigin | MissingEvents
 
 
 class SessionTranscript(NamedTuple):
-    """A parsed transcript. `label` and `runtime` are empty if unknown."""
+    """A parsed transcript. `label` and `runtime` are empty if unknown, `sources` are what it was copied from."""
 
     label: str
     runtime: str
     parts: list[TranscriptPart]
+    sources: tuple[str, ...] = ()
 
 
 def read_transcript(entries: Iterable[dict[str, Any]]) -> SessionTranscript:
@@ -103,6 +118,28 @@ def read_transcript(entries: Iterable[dict[str, Any]]) -> SessionTranscript:
     created = next((entry for entry in kept if entry["type"] in ("transcript/header", "session/created")), {})
     label = created.get("name") or kept[0].get("session") or ""
     return SessionTranscript(str(label), str(created.get("runtime", "")), to_entries(kept))
+
+
+def add_origin(branch: SessionTranscript, load: Callable[[str], SessionTranscript | None]) -> SessionTranscript:
+    """Put the evals that a branch began with before its own.
+
+    Args:
+        branch: Any transcript; one of no branch is returned as it is.
+        load: Loads the transcript of a session by id; None if there is none.
+    """
+    origin = next((part for part in branch.parts if isinstance(part, StateOrigin)), None)
+    if origin is None or origin.has_evals or (source := load(origin.source)) is None:
+        return branch
+    source = add_origin(source, load)
+    copied: list[TranscriptPart] = []
+    own = source.parts
+    for at, part in enumerate(source.parts):
+        if isinstance(part, StateOrigin):  # what stands before it belongs to the source's own source
+            copied, own = list(source.parts[: at + 1]), source.parts[at + 1 :]
+    contained = set(origin.evals)
+    copied += [msgspec.structs.replace(each, undone=False) for each in entries_only(own) if each.eval_id in contained]
+    origin.has_evals = True
+    return branch._replace(parts=[*copied, *branch.parts], sources=(*source.sources, source.label))
 
 
 def to_entries(entries: Iterable[dict[str, Any]]) -> list[TranscriptPart]:
@@ -135,6 +172,8 @@ def to_entries(entries: Iterable[dict[str, Any]]) -> list[TranscriptPart]:
             _finish(turns[number], entry)
         elif kind in ("session/reset", "session/lost", "session/moved"):
             found.append(StateLoss(str(entry.get("reason") or entry.get("why") or "switched to another environment")))
+        elif kind == "session/branched":
+            found.append(StateOrigin(str(entry.get("source")), entry.get("checkpoint", 0), entry.get("evals", [])))
         elif kind == "session/rolled-back":
             found.append(_roll_back(turns, entry))
     return found

@@ -12,6 +12,7 @@ from replctl.transcripts.entries import (
     CODE_OPS,
     MissingEvents,
     StateLoss,
+    StateOrigin,
     StateRollback,
     TranscriptEntry,
     TranscriptPart,
@@ -72,11 +73,15 @@ def replay(
             continue
         if isinstance(turn, StateRollback):
             continue  # what it has undone is not run
+        if isinstance(turn, StateOrigin):
+            why = f"it ran in session {turn.source}, whose transcript is not here"
+            skipped += [] if turn.has_evals else [(number, why) for number in turn.evals]
+            continue
         if isinstance(turn, MissingEvents):
             missing += turn.events
             continue
-        if (why := _skip_reason(turn)) is not None:
-            skipped.append((turn.eval_id, why))
+        if (reason := _skip_reason(turn)) is not None:
+            skipped.append((turn.eval_id, reason))
             continue
         ran += 1
         drift = _compare(turn, run(turn.code), anyway)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from replwire.events.base import BROKER, ENVELOPE, VERSION, Event
 from replwire.events.state_types import (
+    SessionBranched,
     SessionCheckpoint,
     SessionForked,
     SessionRestored,
@@ -85,6 +86,7 @@ __all__ = [
     "NetworkReached",
     "NetworkRefused",
     "PolicyDecision",
+    "SessionBranched",
     "SessionBusy",
     "SessionCheckpoint",
     "SessionClosed",

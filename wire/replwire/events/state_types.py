@@ -1,4 +1,4 @@
-"""Types of events about a session's state as a whole: copied, saved, restored."""
+"""Types of events about a session's state as a whole: copied, branched, saved, restored."""
 
 from __future__ import annotations
 
@@ -48,3 +48,11 @@ class SessionRolledBack(Event, frozen=True, kw_only=True, rename="kebab", tag="s
     redone: Annotated[list[int], documented("evals undone before that count again")]
     cause: Annotated[str | None, documented("cause of the interpreter's death; absent: a client asked for it")] = None
     epoch: Annotated[int, documented("the new epoch")]
+
+
+class SessionBranched(Event, frozen=True, kw_only=True, rename="kebab", tag="session/branched"):
+    """The session was created as a copy of another session at a checkpoint."""
+
+    source: Annotated[str, documented("id of the copied session")]
+    checkpoint: Annotated[int, documented("number of the source's checkpoint")]
+    evals: Annotated[list[int], documented("evals of the source that the copy contains")]

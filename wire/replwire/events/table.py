@@ -16,6 +16,7 @@ _ALL: tuple[type[Event], ...] = (
     state_types.SessionForked,
     state_types.SessionSaved,
     state_types.SessionRestored,
+    state_types.SessionBranched,
     types.SessionBusy,
     types.SessionIdle,
     types.SessionReset,

@@ -52,9 +52,10 @@ class CodeAnalysis:
 class HookRequest:
     """An eval about to run, as described by its request. Nothing here comes from the session's code.
 
-    `op` is `eval` or another queued operation: `load-file`, `reload-file`, `env` or `clone`, which have no `code`;
-    `file` is set for the first two. `ephemeral` sessions have no name. `agent` is a label, `identity` is authenticated
-    by the transport. `command` is the action and the packages of `env`, such as `env add six`.
+    `op` is `eval` or another queued operation: `load-file`, `reload-file`, `env`, `clone`, `checkpoint` or `branch`,
+    which have no `code`; `file` is set for the first two. `ephemeral` sessions have no name. `agent` is a label,
+    `identity` is authenticated by the transport. `command` is the action and the packages of `env`, such as `env add
+    six`.
     """
 
     op: str

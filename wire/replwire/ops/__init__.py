@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
 from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
-from replwire.ops.checkpoints import Checkpoint, DropCheckpoint, LsCheckpoints, Rollback
+from replwire.ops.checkpoints import Branch, Checkpoint, DropCheckpoint, LsCheckpoints, Rollback
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.sessions import (
@@ -31,6 +31,7 @@ from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 __all__ = [
     "OPS",
     "PACKAGE_ACTIONS",
+    "Branch",
     "Checkpoint",
     "ClearBindings",
     "Clone",
@@ -115,6 +116,7 @@ OPS: dict[str, type[Request]] = {
     "ls-checkpoints": LsCheckpoints,
     "rollback": Rollback,
     "drop-checkpoint": DropCheckpoint,
+    "branch": Branch,
     "reset": Reset,
     "close": Close,
     "clone-session": CloneSession,

@@ -79,3 +79,35 @@ class DropCheckpoint(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     returns: ClassVar[tuple[str, ...]] = ("checkpoint", "checkpoint-name")
 
     checkpoint: CheckpointReference
+
+
+class Branch(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Open a session `name` that begins as a copy of `session`: as it is now, or as it was at the checkpoint `at`.
+
+    The copy is made by fork, so everything is in it. Branches share the sandbox of their source, its limits, directory,
+    owner and shares. Only the owner may branch. Waits for the running eval of the source.
+    """
+
+    returns: ClassVar[tuple[str, ...]] = (
+        "new-session",
+        "session",
+        "name",
+        "branch-of",
+        "checkpoint",
+        "epoch",
+        "cwd",
+        "created",
+        "state",
+        "eval-id",
+        "queue-position",
+        "max-eval-time-ms",
+        "not-restored",
+        "notice",
+    )
+
+    session: str
+    name: str
+    at: CheckpointReference | None = None
+
+    def summary(self) -> str:
+        return f"branch to {self.name}" + ("" if self.at is None else f" at {self.at}")

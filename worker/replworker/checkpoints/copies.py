@@ -18,9 +18,10 @@ _ROLLUP_BYTES = 8192
 
 
 class WaitingCopy:
-    """A copy, from the request for it to its end."""
+    """A copy, from the request for it to its end, which comes when each of its owners has closed it."""
 
     def __init__(self) -> None:
+        self._owners = 1
         self._socket, self.inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -79,8 +80,16 @@ class WaitingCopy:
             return None
         return sum(int(line.split()[1]) * KIB for line in lines if line.startswith(b"Private_"))
 
+    def share(self) -> WaitingCopy:
+        """Return the copy for another owner."""
+        self._owners += 1
+        return self
+
     def close(self) -> None:
-        """End the copy."""
+        """End the copy, unless it has another owner."""
+        self._owners -= 1
+        if self._owners:
+            return
         if self._pidfd is not None:
             with suppress(OSError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

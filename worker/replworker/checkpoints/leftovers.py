@@ -7,17 +7,23 @@ import signal
 from collections.abc import Collection
 from contextlib import suppress
 
+from replworker.runtimes.interpreter_process import read_kernel_session
+
 _MOST = 10_000
 _COMMAND_BYTES = 60
 
 
-def kill_leftovers(wrapper: int, keep: Collection[int]) -> list[str]:
+def kill_leftovers(wrapper: int, keep: Collection[int], kernel_session: int | None = None) -> list[str]:
     """Kill everything in a sandbox but its first process and `keep`; return command lines of what was killed.
 
     `wrapper` is the process around the sandbox, whose only child is the first inside. A session that forks faster than
-    this looks keeps processes, in its own sandbox and limits.
+    this looks keeps processes, in its own sandbox and limits. With `kernel_session`, only what is in that is killed.
     """
-    found = {pid: command for pid, command in _inside(wrapper).items() if pid not in keep}
+    found = {
+        pid: command
+        for pid, command in _inside(wrapper).items()
+        if pid not in keep and kernel_session in (None, read_kernel_session(pid))
+    }
     handles = {}
     for pid in found:
         with suppress(ProcessLookupError):
@@ -29,6 +35,11 @@ def kill_leftovers(wrapper: int, keep: Collection[int]) -> list[str]:
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         os.close(handle)
     return [command for pid, command in found.items() if command and pid in still]
+
+
+def pids_in_session(wrapper: int, kernel_session: int) -> list[int]:
+    """Return the processes of a sandbox that are in a kernel session."""
+    return [pid for pid in _inside(wrapper) if read_kernel_session(pid) == kernel_session]
 
 
 def _inside(wrapper: int) -> dict[int, str]:

@@ -7,12 +7,12 @@ import time
 from replwire.deadlines import Deadline, Deadlines
 from replwire.link import FrameKind, RolledBackBody, encode
 from replwire.replies import Reply
-from replworker.checkpoints.leftovers import kill_leftovers
 from replworker.checkpoints.sentences import killed_processes
 from replworker.checkpoints.taker import CheckpointTaker
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
 from replworker.runtimes.interpreter_process import InterpreterProcess
+from replworker.sandbox_family import SandboxFamily
 from replworker.session_streams import SessionStreams
 
 NOT_STARTED = "the interpreter did not start from its checkpoint"
@@ -33,7 +33,10 @@ class Recovery:
         streams: SessionStreams,
         timers: Deadlines,
         taker: CheckpointTaker,
+        family: SandboxFamily,
     ) -> None:
+        self._family = family
+        self.member = family.join(process, taker.copies)
         self._process = process
         self._interpreter = interpreter
         self._replies = replies
@@ -94,8 +97,7 @@ class Recovery:
 
     def _go_to(self, number: int, route: int, cause: str | None) -> bool:
         taker = self._taker
-        keep = {*taker.copies.pids, self._process.pid}
-        killed = kill_leftovers(self._process.outer_pid, keep)
+        killed = self._family.kill_leftovers(self.member)
         if not self._process.start_from(taker.copies[number].wake):
             return False
         self._deadline = self._timers.call_at(time.monotonic() + _START_S, self._on_start_timeout)

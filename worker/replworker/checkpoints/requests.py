@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from replwire.faults import RequestError
-from replwire.link import AssignBody, Header, Outcome
+from replwire.link import AssignBody, BranchedBody, FrameKind, Header, Outcome, encode
 from replwire.replies import CheckpointEntry, Reply
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.taker import CheckpointTaker, TakenCheckpoint
@@ -19,6 +20,7 @@ from replworker.reply_sender import ReplySender
 
 _HINT = "`ls-checkpoints` lists them"
 _MOST = 100  # evals listed in a reply
+_MOST_OF_BRANCH = 10_000  # evals that a branch contains, for the event
 
 
 class _CheckpointRequest(msgspec.Struct):
@@ -32,6 +34,11 @@ class _ReferenceRequest(msgspec.Struct):
     to: int | str | None = None
 
 
+class _BranchRequest(msgspec.Struct):
+    id: str
+    at: int | str | None = None
+
+
 @dataclass(slots=True)
 class _AskedCheckpoint:
     header: Header
@@ -41,6 +48,7 @@ class _AskedCheckpoint:
 
 
 _decode_checkpoint = msgspec.json.Decoder(_CheckpointRequest).decode
+_decode_branch = msgspec.json.Decoder(_BranchRequest).decode
 _decode_reference = msgspec.json.Decoder(_ReferenceRequest).decode
 
 
@@ -61,29 +69,64 @@ class CheckpointRequests:
 
     def handle_checkpoint(self, header: Header, body: bytes) -> None:
         """Keep the state of this moment; an automatic checkpoint of the same state gets the name."""
-        request, tree, taker = _decode_checkpoint(body), self._taker.tree, self._taker
+        request = _decode_checkpoint(body)
         refusal = self._refuse_checkpoint(request.name)
         if refusal is not None:
             self._send_refusal(header, request.id, refusal)
             return
         asked = _AskedCheckpoint(header, request.id, request.name)
+        self._obtain(lambda made, result: self._finish(asked, made, result), automatic_only=True)
+
+    def _obtain(self, then: Callable[[CheckpointNode, TakenCheckpoint], None], *, automatic_only: bool) -> None:
+        """Take a checkpoint of the present state, or use one of the same state; `then` is called when it waits."""
+        tree, taker = self._taker.tree, self._taker
 
         def take() -> None:
-            made = taker.take(lambda result: self._finish(asked, made, result), automatic=False)
+            made = taker.take(lambda result: then(made, result), automatic=False)
 
         def use(same: CheckpointNode, result: TakenCheckpoint) -> None:
             if result.error is None:
-                self._finish(asked, same, result)
+                then(same, result)
             else:  # threads run: an automatic one is refused
                 take()
 
         same = tree.find(tree.base) if tree.base is not None and not tree.changed else None
-        if same is None or not same.automatic:
+        if same is None or (automatic_only and not same.automatic):
             take()
         elif taker.is_complete(same.number):
             use(same, TakenCheckpoint(None, taker.not_restored.get(same.number, [])))
         else:
             taker.join(same.number, lambda result: use(same, result))
+
+    def handle_branch(self, header: Header, body: bytes) -> None:
+        """Tell the broker from which checkpoint a branch can begin: one that was named, or one of this moment."""
+        request, taker = _decode_branch(body), self._taker
+        if self.off:
+            self._send_refusal(header, request.id, RequestError("not-supported", f"branch: {self.off}"))
+            return
+        if request.at is None:
+            self._obtain(
+                lambda made, result: self._send_branched(header, request.id, made, result), automatic_only=False
+            )
+            return
+        wanted = taker.tree.find(request.at)
+        if wanted is not None and taker.is_pending(wanted.number):
+            taker.join(wanted.number, lambda result: self._send_branched(header, request.id, wanted, result))
+        elif wanted is None or not taker.is_complete(wanted.number):
+            text = f"the session has no checkpoint {request.at}"
+            self._send_refusal(header, request.id, RequestError("checkpoint-not-found", text, hint=_HINT))
+        else:
+            missing = taker.not_restored.get(wanted.number, [])
+            self._send_branched(header, request.id, wanted, TakenCheckpoint(None, missing))
+
+    def _send_branched(self, header: Header, request_id: str, made: CheckpointNode, result: TakenCheckpoint) -> None:
+        if result.error is not None:
+            error = RequestError("checkpoint-failed", f"no checkpoint was taken: {result.error}")
+            self._send_refusal(header, request_id, error)
+            return
+        evals = self._taker.tree.line(made.number)[-_MOST_OF_BRANCH:]
+        branched = BranchedBody(checkpoint=made.number, evals=evals, not_restored=result.not_restored)
+        self._replies.send_control(FrameKind.BRANCHED, encode(branched), route=header.route)
 
     def _refuse_checkpoint(self, name: str | None) -> RequestError | None:
         most = self._taker.limits.max_checkpoints

@@ -15,7 +15,7 @@ from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
 from replworker.results import StateReport
 from replworker.runtimes.interpreter_process import InterpreterProcess
-from replworker.session_settings import WorkerSettings
+from replworker.session_settings import BranchOrigin, WorkerSettings
 from replworker.session_streams import SessionStreams
 
 
@@ -35,7 +35,7 @@ class SessionCheckpoints:
         self._interpreter = interpreter
         self._memory_limit = None if settings.confinement is None else settings.confinement.policy.limits.memory_bytes
         self._taker = CheckpointTaker(interpreter, timers, Limits())
-        self._recovery = Recovery(process, interpreter, replies, streams, timers, self._taker)
+        self._recovery = Recovery(process, interpreter, replies, streams, timers, self._taker, settings.family)
         self._automatic = AutomaticCheckpoints(self._taker, streams, timers)
         self.requests = CheckpointRequests(self._taker, self._recovery, replies)
         self._assignment: AssignBody | None = None
@@ -44,6 +44,7 @@ class SessionCheckpoints:
         self.read_copies = self._taker.read_copies
         self.on_woken = self._recovery.on_start
         self.close = self._taker.copies.close
+        self.member = self._recovery.member
 
     def assign(self, assignment: AssignBody) -> None:
         """Note the session that the worker now belongs to."""
@@ -63,8 +64,10 @@ class SessionCheckpoints:
             return "this runtime cannot be copied"
         return "" if self._process.is_held else "a session without a sandbox cannot be copied"
 
-    def begin(self) -> str:
+    def begin(self, origin: BranchOrigin | None) -> str:
         """Begin with the state of the assignment. Return why there are no checkpoints, or nothing."""
+        if origin is not None and origin.copy is not None and not self.requests.off:
+            self._taker.inherit(origin.copy.share(), origin.not_restored)
         self._automatic.take(time.monotonic())
         return self.requests.off
 
@@ -115,6 +118,14 @@ class SessionCheckpoints:
         cause = self._recovery.resume(epoch)
         if cause is not None:
             raise InterpreterBroken(cause)
+
+    def start_branch(self, number: int) -> tuple[InterpreterProcess, BranchOrigin]:
+        """Start an interpreter from a checkpoint, for another session. It never comes up if the copy has ended."""
+        ready, taker = self._interpreter.ready, self._taker
+        assert ready is not None
+        copy = taker.copies[number] if taker.is_complete(number) else None
+        process = self._process.start_beside((lambda _: False) if copy is None else copy.wake)
+        return process, BranchOrigin(ready, copy, taker.not_restored.get(number, []))
 
     @property
     def is_busy(self) -> bool:

@@ -90,7 +90,7 @@ class CheckpointTaker:
     def take(self, then: Then, *, automatic: bool, name: str | None = None) -> CheckpointNode:
         """Request a checkpoint of the present state; `then` is called when the copy waits, or there is none."""
         copy = WaitingCopy()
-        made = self.tree.add(datetime.now(UTC).isoformat(timespec="milliseconds"), automatic=automatic, name=name)
+        made = self.tree.add(_timestamp(), automatic=automatic, name=name)
         number = made.number
         self.copies.add(number, copy)
         deadline = self._timers.call_at(
@@ -101,6 +101,12 @@ class CheckpointTaker:
         self._interpreter.request(question, lambda event: self._on_answer(number, event), copy.inner.fileno())
         copy.inner.close()
         return made
+
+    def inherit(self, copy: WaitingCopy, not_restored: list[str]) -> None:
+        """Begin with a checkpoint of another session that the present state was copied from."""
+        made = self.tree.add(_timestamp(), automatic=True)
+        self.copies.add(made.number, copy)
+        self.not_restored[made.number] = not_restored
 
     def _on_answer(self, number: int, event: frames.FrameEvent) -> None:
         assert isinstance(event, frames.CheckpointedFrame)
@@ -170,3 +176,7 @@ class CheckpointTaker:
             else:
                 self._give_up(number, "the interpreter ended")
         self._finish_reported()
+
+
+def _timestamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -85,7 +85,7 @@ class CheckpointTree:
 
     def go_to(self, number: int) -> StateChange:
         """Make a checkpoint the base of the present state."""
-        here, there = [*self._line(self.base), *self.since], self._line(number)
+        here, there = [*self.line(self.base), *self.since], self.line(number)
         kept, left = set(there), set(here)
         self.base, self.since, self.changed = number, [], False
         return StateChange([each for each in here if each not in kept], [each for each in there if each not in left])
@@ -111,7 +111,7 @@ class CheckpointTree:
         """Return the oldest checkpoint without a name that the present state does not go on from."""
         return next((each for each in self._nodes.values() if each.name is None and each.number != self.base), None)
 
-    def _line(self, number: int | None) -> list[int]:
+    def line(self, number: int | None) -> list[int]:
         """Return the evals that a checkpoint contains, oldest first."""
         parts: list[list[int]] = []
         while number is not None:

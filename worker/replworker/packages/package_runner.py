@@ -98,8 +98,10 @@ class PackageRunner:
         self._count = 0
         self._session = ""
 
-    def assign(self, session: str, packages_of: str | None) -> str | None:
+    def assign(self, session: str, packages_of: str | None, *, shown: bool = True) -> str | None:
         """Return the directory of the session's packages for its interpreter, None if it has none.
+
+        With `shown` false the interpreter sees them already: it is a copy of one of the session `packages_of`.
 
         Raises:
             OSError: they cannot be shown to it
@@ -112,7 +114,7 @@ class PackageRunner:
         )
         if packages_of is not None:
             layer.copy_from(settings.paths, packages_of, settings.broker)
-        return layer.show()
+        return layer.show() if shown else None
 
     def start(self, request: Env, limits: Limits, write: WriteOutput, on_end: OnEnd) -> int:
         """Begin an action; `on_end` is called exactly once. Return the number of its frame."""

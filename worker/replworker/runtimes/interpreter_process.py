@@ -5,7 +5,7 @@ a pipe for background output, 5 a pipe for stacks (see `request_stack`), 6 one e
 `send`). Nothing else is inherited. It dies with the worker.
 
 With a sandbox, the forked process is the sandbox's wrapper and the interpreter a descendant, whose pid the kernel
-attaches to its first message on the control channel. A sandbox may last longer than its interpreter.
+attaches to its first message on the control channel. A sandbox may last longer than its interpreter, and have several.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import suppress
 from replworker.runtimes.codec import ProtocolError as ProtocolError
 from replworker.runtimes.endpoints import Endpoints
 from replworker.runtimes.exit_status import describe_exit, read_exit_status, signal_name
+from replworker.runtimes.outer_process import OuterProcess
 from replworker.runtimes.process_start import InterpreterCommand, exec_child
 
 _OOM_SCORE = 800  # above its waiting copies: the session goes on from one of them
@@ -42,26 +43,31 @@ class InterpreterProcess:
 
     def __init__(self, command: InterpreterCommand) -> None:
         ends = Endpoints()
-        self._use_endpoints(ends)
-        self._wrapper = command.wrapper
-        self.outer_pid = os.fork()  # the interpreter, or its wrapper
-        if self.outer_pid == 0:
+        pid = os.fork()  # the interpreter, or its wrapper
+        if pid == 0:
             exec_child(command, ends.inner)
         ends.close_inner()
-        self._outer_pidfd = os.pidfd_open(self.outer_pid)
-        self.pid, self._inner_pidfd = self.outer_pid, self._outer_pidfd  # the interpreter's, after the handshake
+        self._begin(command, OuterProcess(pid), ends)
+        if self._wrapper is not None:
+            self._wrapper.on_fork(pid)
+
+    def _begin(self, command: InterpreterCommand, outer: OuterProcess, ends: Endpoints) -> None:
+        self._command = command
+        self._wrapper = command.wrapper
+        self._outer = outer
+        self._use_endpoints(ends)
+        self.outer_pid = outer.pid
+        self.pid, self._inner_pidfd = outer.pid, outer.pidfd  # the interpreter's, after the handshake
+        self.kernel_session: int | None = None  # likewise; its processes are in it unless they have left it
         self._handshake_done = False
         self._exits = select.epoll()
-        self._exits.register(self._outer_pidfd, select.EPOLLIN)
+        self._exits.register(outer.pidfd, select.EPOLLIN)
         self.exit_fd: int = self._exits.fileno()
         self.retired: list[Endpoints] = []
         self.has_closed_control = False
-        self._new_codec = command.codec
         self._codec = command.codec()
         self._extra_signal = command.extra_signal
         self._unsent = bytearray()
-        if self._wrapper is not None:
-            self._wrapper.on_fork(self.outer_pid)
 
     def _use_endpoints(self, ends: Endpoints) -> None:
         self._ends, self._fd_socket, self.control = ends, ends.fd_socket, ends.control
@@ -131,9 +137,9 @@ class InterpreterProcess:
 
     def _use_interpreter(self, pid: int) -> None:
         handle = os.pidfd_open(pid)
-        if self._inner_pidfd != self._outer_pidfd:
+        if self._inner_pidfd != self._outer.pidfd:
             os.close(self._inner_pidfd)  # which removes it from the epoll
-        self._inner_pidfd, self.pid = handle, pid
+        self._inner_pidfd, self.pid, self.kernel_session = handle, pid, read_kernel_session(pid)
         if self._wrapper is not None and self._wrapper.has_holder:  # else the wrapper ends with it
             self._exits.register(handle, select.EPOLLIN)
             with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as file:
@@ -143,7 +149,7 @@ class InterpreterProcess:
 
     def kill_interpreter(self) -> None:
         """Kill the interpreter (SIGKILL), but not its sandbox; its end is not reported."""
-        if self._inner_pidfd == self._outer_pidfd:
+        if self._inner_pidfd == self._outer.pidfd:
             return
         with suppress(FileNotFoundError):  # its end was reported already
             self._exits.unregister(self._inner_pidfd)
@@ -164,15 +170,26 @@ class InterpreterProcess:
         self.retired.append(self._ends)
         self._use_endpoints(ends)
         self._handshake_done = self.has_closed_control = False
-        self._codec = self._new_codec()
+        self._codec = self._command.codec()
         self._unsent.clear()
         return True
+
+    def start_beside(self, wake: Callable[[list[int]], bool]) -> InterpreterProcess:
+        """Let a waiting copy start a second interpreter in this sandbox; `wake` as in `start_from`.
+
+        If the copy has ended, the control channel of the new one is at its end.
+        """
+        ends = Endpoints()
+        wake(ends.inner)
+        ends.close_inner()
+        beside = InterpreterProcess.__new__(InterpreterProcess)
+        beside._begin(self._command, self._outer, ends)
+        return beside
 
     @property
     def is_held(self) -> bool:
         """True if its sandbox lasts longer and goes on."""
-        held = self._wrapper is not None and self._wrapper.has_holder
-        return held and not select.select([self._outer_pidfd], [], [], 0)[0]
+        return self._wrapper is not None and self._wrapper.has_holder and not self._outer.has_ended
 
     @property
     def sandboxed_pid(self) -> int | None:
@@ -236,14 +253,11 @@ class InterpreterProcess:
 
     def kill(self) -> None:
         """Kill the interpreter and its process group (SIGKILL), or its sandbox with everything inside."""
-        for kill in (self._kill, self._kill_group):
+        for kill in (self._outer.kill, self._kill_group):
             try:
                 kill()
             except ProcessLookupError:
                 continue
-
-    def _kill(self) -> None:
-        signal.pidfd_send_signal(self._outer_pidfd, signal.SIGKILL)
 
     def _kill_group(self) -> None:
         os.killpg(self.outer_pid, signal.SIGKILL)  # which it does not lead yet right after the fork
@@ -253,15 +267,15 @@ class InterpreterProcess:
         ended = {fd for fd, _ in self._exits.poll(0)}
         if not ended:
             return None
-        if self._outer_pidfd in ended:
-            self._exits.unregister(self._outer_pidfd)
-            _, status = os.waitpid(self.outer_pid, 0)
+        if self._outer.pidfd in ended:
+            self._exits.unregister(self._outer.pidfd)
+            status = self._outer.wait()
         else:
             self._exits.unregister(self._inner_pidfd)  # told once; another may take its place
         known = self._wrapper.death_cause() if self._wrapper is not None else None
         if known is not None:
             return known
-        if self._outer_pidfd in ended:
+        if self._outer.pidfd in ended:
             return self._describe_outer_exit(status)
         return describe_exit(read_exit_status(self._inner_pidfd))
 
@@ -289,10 +303,15 @@ class InterpreterProcess:
 
     def close(self) -> None:
         """Close all descriptors, after the process was reaped."""
+        self.close_interpreter()
+        self._outer.close()
+
+    def close_interpreter(self) -> None:
+        """Close the descriptors of this interpreter, but not that of a sandbox which it shares."""
         self._ends.close()
         self._exits.close()
-        for fd in {self._outer_pidfd, self._inner_pidfd}:
-            os.close(fd)
+        if self._inner_pidfd != self._outer.pidfd:
+            os.close(self._inner_pidfd)
 
     def cwd(self) -> str | None:
         """Return its working directory, or None if unknown."""
@@ -333,3 +352,12 @@ class InterpreterProcess:
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         except (OSError, IndexError, ValueError):
             return None
+
+
+def read_kernel_session(pid: int) -> int | None:
+    """Return the number of the kernel's session that a process is in (see setsid), or None if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[3])
+    except (OSError, IndexError, ValueError):
+        return None

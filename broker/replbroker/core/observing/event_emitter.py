@@ -14,7 +14,7 @@ from replbroker.core.sessions.session import Session
 from replwire import events
 from replwire.faults import RequestError, find_fault
 from replwire.limits import Limits
-from replwire.link import FrameKind, Header, Outcome, RolledBackBody, SnapshotBody
+from replwire.link import BranchedBody, FrameKind, Header, Outcome, RolledBackBody, SnapshotBody
 from replwire.ops import Queueable
 from replwire.snapshot_file import SnapshotHeader
 
@@ -202,6 +202,11 @@ class EventEmitter:
             count=header.count,
             left_behind=skipped[:100],
         )
+
+    def emit_session_branched(self, session: Session, source: Session, body: BranchedBody) -> None:
+        """Emit that a session begins as a copy of another."""
+        self.metrics.branches += 1
+        self._bus.emit(events.SessionBranched, session, source=source.id, checkpoint=body.checkpoint, evals=body.evals)
 
     def emit_session_lost(self, session: Session, cause: str, code: str) -> None:
         """Emit that a session has lost its worker, or was reset: its epoch is over."""

@@ -9,7 +9,8 @@ import msgspec
 
 from replbroker.core.observing.event_bus import Subscription
 from replbroker.core.operations import views
-from replbroker.core.scheduling.worker_pool import Worker, WorkerPool
+from replbroker.core.scheduling.worker import Worker
+from replbroker.core.scheduling.worker_pool import WorkerPool
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 

@@ -9,6 +9,7 @@ import msgspec
 
 from replbroker.core.effects import Peer, RereadConfig
 from replbroker.core.operations import views
+from replbroker.core.operations.branches import BranchOps
 from replbroker.core.operations.checkpoint_ops import CheckpointOps
 from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
@@ -45,6 +46,7 @@ class OperationDispatcher:
         self.snapshots = snapshots = SnapshotOps(state, evals, queries)
         sessions = SessionOps(state, scheduler, factory, PackageOps(state, scheduler, evals))
         watching = SubscriptionOps(state, scheduler.pool)
+        self.branches = BranchOps(state, scheduler, factory)
         self.clones = CloneOps(state, scheduler, factory)
         self.environments = EnvironmentOps(state, scheduler.pool)
         self.shutdown = ShutdownSequence(state, scheduler, self.environments)
@@ -79,6 +81,7 @@ class OperationDispatcher:
             wire.Checkpoint: checkpoints.checkpoint,
             wire.LsCheckpoints: checkpoints.ls_checkpoints,
             wire.Rollback: checkpoints.change,
+            wire.Branch: self.branches.branch,
             wire.DropCheckpoint: checkpoints.change,
             wire.Reset: sessions.reset,
             wire.Close: sessions.close,

@@ -89,7 +89,7 @@ class SessionFactory:
         if state.draining:
             raise RequestError("shutdown", "server is shutting down")
         config.sandbox.require()
-        spec = spec._replace(sandbox_overrides=self._sandbox_overrides(spec, request))
+        spec = spec._replace(sandbox_overrides=self.sandbox_overrides_for(spec, request))
         self._check_place(cwd, env)
         principal = state.access.principal_of(peer) if principal is None else principal
         owner = principal.identity
@@ -111,7 +111,7 @@ class SessionFactory:
         state.emitter.emit_session_created(session)
         return session
 
-    def _sandbox_overrides(self, spec: WorkerSpec, request: Request) -> bytes | None:
+    def sandbox_overrides_for(self, spec: WorkerSpec, request: Request) -> bytes | None:
         """Return the overrides of a new session: a copy has those of its original, and the agent's rule besides."""
         sandbox, rule = self._state.config.sandbox, self._state.config.rule_for(request)
         own = None if rule is None or sandbox.policy is None else rule.sandbox_overrides()

@@ -154,12 +154,15 @@ class SessionOps:
         """Share a session with an identity, or end that."""
         session = self._state.lookup.get(request, peer)
         self._state.access.check_owner(session, peer)
-        session.shares.pop(request.who, None)
-        if request.level != "none":
-            if len(session.shares) >= _MAX_SHARES:
-                raise RequestError("invalid-request", f"a session is shared with at most {_MAX_SHARES}")
-            session.shares[request.who] = request.level
-        self._end_hidden(session, now)
+        family = self._scheduler.pool.family(session)  # a branch reaches the files and processes of its source
+        others = session.shares.keys() - {request.who}
+        if request.level != "none" and len(others) >= _MAX_SHARES:
+            raise RequestError("invalid-request", f"a session is shared with at most {_MAX_SHARES}")
+        for each in family:
+            each.shares.pop(request.who, None)
+            if request.level != "none":
+                each.shares[request.who] = request.level
+            self._end_hidden(each, now)
         self._state.reply(
             peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares
         )
@@ -170,6 +173,7 @@ class SessionOps:
         accepts = access.identity_of(peer) == request.who == session.offered_to
         if not accepts:
             access.check_owner(session, peer)
+        self._check_no_branches(session)
         if accepts or access.is_admin(peer):
             to = access.principal_of(peer) if accepts else Principal(identity=request.who)
             self._change_owner(session, peer, to)
@@ -186,6 +190,13 @@ class SessionOps:
             offered_to=session.offered_to,
             notice=self._environment_notice(session),
         )
+
+    def _check_no_branches(self, session: Session) -> None:
+        """Raise RequestError for a session that shares its sandbox with others."""
+        names = ", ".join(each.label for each in self._scheduler.pool.family(session) if each is not session)
+        if names:
+            hint = "close or reset them first: a session that is reset has a sandbox of its own"
+            raise RequestError("busy", f"session {session.label} shares its sandbox with {names}", hint=hint)
 
     def _change_owner(self, session: Session, peer: Peer, to: Principal) -> None:
         """Give a session another owner, who decides anew about shares. Raises RequestError if the name is taken."""

@@ -147,6 +147,7 @@ class EvalScheduler:
             code = "invalid-request"
             if session.snapshot is not None:
                 code = "clone-failed" if session.snapshot.version is None else "snapshot-failed"
+            code = "checkpoint-failed" if session.is_new_branch else code
             self.teardown.on_start_failed(session, clip(assigned.error), now, code=code)
             return
         self._state.deadlines.cancel(session.start_deadline)
@@ -173,6 +174,9 @@ class EvalScheduler:
             skipped = [*waiter.snapshot.left_behind, *assigned.left_behind]
             copied = {"count": assigned.restored, "bytes": waiter.snapshot.bytes}
             copied |= {"left_behind": skipped, "new_session": session.id if waiter.is_clone else None}
+        if waiter.branched is not None:
+            copied = {"checkpoint": waiter.branched.checkpoint, "branch_of": session.branch_of}
+            copied |= {"not_restored": waiter.branched.not_restored or None, "new_session": session.id}
         self._state.reply(
             waiter.peer,
             waiter.request_id,

@@ -10,7 +10,7 @@ from typing import Any
 from replbroker.core.effects import ToWorker
 from replbroker.core.scheduling.eval_lifecycle import KILLED
 from replbroker.core.scheduling.session_teardown import Ending, SessionTeardown
-from replbroker.core.scheduling.worker_pool import Worker
+from replbroker.core.scheduling.worker import Worker
 from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
 from replbroker.core.sessions.session import BUSY, Session
 from replbroker.core.state import BrokerState

@@ -10,7 +10,8 @@ from replbroker.core.scheduling.eval_lifecycle import KILLED, EvalLifecycle
 from replbroker.core.scheduling.eval_queue import EvalQueue
 from replbroker.core.scheduling.inflight_requests import InflightRequests
 from replbroker.core.scheduling.subscription_ends import end_subscriptions
-from replbroker.core.scheduling.worker_pool import Worker, WorkerPool
+from replbroker.core.scheduling.worker import Worker
+from replbroker.core.scheduling.worker_pool import WorkerPool
 from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.session import CLOSED, STARTING, VACANT, Session
 from replbroker.core.state import BrokerState
@@ -125,6 +126,8 @@ class SessionTeardown:
         """
         if code == "worker-lost" and session.spec.environment is not None and not session.was_ready:
             code = "environment-failed"  # it was asked for by path, and to ask again is of no use
+        if code == "worker-lost" and session.is_new_branch:
+            code = "checkpoint-failed"
         if session.replaces is not None:
             err = f"the environment cannot be used, nothing has changed: {cause}"
             self.cancel_replacement(session, RequestError("environment-failed", err, cause=cause))

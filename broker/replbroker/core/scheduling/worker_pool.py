@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from typing import Final, Protocol
+from collections import Counter
+from typing import Protocol
 
-from replbroker.core.effects import DeleteSnapshot, Kill, Spawn, ToWorker, WorkerSpec
+from replbroker.core.effects import DeleteSnapshot, Kill, LeaveWorker, Spawn, StartBranch, ToWorker, WorkerSpec
+from replbroker.core.scheduling.worker import ASSIGNED, STARTING, WARM, SpecPool, Worker
 from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire.deadlines import Deadline
-from replwire.link import AssignBody, FrameKind, HeartbeatBody, encode, pack
+from replwire.link import AssignBody, FrameKind, encode, pack
 
 _MAX_STARTING = 8  # workers starting at once: a burst of sessions must not fork-bomb the host
 _MAX_OPENING = 6  # of these, those that open what a client has named, which may delay them for `worker-start-ms`
@@ -18,43 +19,12 @@ _REFILL_PAUSE_S = 0.02  # starting a process competes with the answer that a fre
 _MAX_START_FAILURES = 3  # in a row, before waiting sessions are failed
 _MAX_START_FAILURES_NAMED = 1  # the same for an environment named by a client: a retry would fail too
 
-STARTING: Final = "starting"
-WARM: Final = "warm"
-ASSIGNED: Final = "assigned"
-
 
 class StartFailureHandler(Protocol):
     """The recipient of failed starts."""
 
     def on_start_failed(self, session: Session, cause: str, now: float) -> None:
         """Handle that a session gets no worker."""
-
-
-class Worker:
-    """One worker process as the core sees it."""
-
-    __slots__ = ("last_seen", "number", "session", "spawned_at", "spec", "start_deadline", "state", "usage")
-
-    def __init__(self, number: int, spec: WorkerSpec, now: float) -> None:
-        self.number = number
-        self.spec = spec
-        self.state: str = STARTING
-        self.session: Session | None = None
-        self.spawned_at = self.last_seen = now
-        self.usage = HeartbeatBody()
-        self.start_deadline: Deadline | None = None
-
-
-class _SpecPool:
-    """Idle workers of one spec, and sessions that wait for one."""
-
-    __slots__ = ("cause", "failures", "waiting", "warm")
-
-    def __init__(self) -> None:
-        self.warm: deque[Worker] = deque()
-        self.waiting: deque[Session] = deque()
-        self.failures = 0  # starts that failed since the last success
-        self.cause = ""
 
 
 class WorkerPool:
@@ -67,12 +37,12 @@ class WorkerPool:
         self._refill_deadline: Deadline | None = None
         self.workers: dict[int, Worker] = {}
         self._default = WorkerSpec(state.config.runtimes[0])
-        self._pools: dict[WorkerSpec, _SpecPool] = {self._default: _SpecPool()}
+        self._pools: dict[WorkerSpec, SpecPool] = {self._default: SpecPool()}
 
-    def _pool(self, spec: WorkerSpec) -> _SpecPool:
+    def _pool(self, spec: WorkerSpec) -> SpecPool:
         pool = self._pools.get(spec)
         if pool is None:
-            pool = self._pools[spec] = _SpecPool()
+            pool = self._pools[spec] = SpecPool()
         return pool
 
     # --- sessions ---
@@ -113,6 +83,30 @@ class WorkerPool:
         )
         frame = pack(FrameKind.ASSIGN, encode(body), epoch=session.epoch)
         self._state.effects.append(ToWorker(worker.number, frame))
+
+    def branch(self, source: Session, target: Session, checkpoint: int, now: float) -> None:
+        """Have the process of a session serve another one, which begins with a checkpoint of it."""
+        assert source.worker is not None
+        target.transition("take")
+        when = now + self._state.limits.worker_start_ms / 1000
+        target.start_deadline = self._state.deadlines.call_at(when, lambda at: self._acquire_timed_out(target, at))
+        self._count += 1
+        worker = Worker(self._count, target.spec, now, self.workers[source.worker].process)
+        worker.state, worker.session, target.worker = ASSIGNED, target, worker.number
+        worker.awaits_ready = True
+        self.workers[worker.number] = worker
+        self._state.effects.append(StartBranch(worker.number, source.worker, checkpoint))
+
+    def family(self, session: Session) -> list[Session]:
+        """Return the sessions that share a worker process and its sandbox with this one, itself included."""
+        if session.worker is None:
+            return [session]
+        sharing = self.served_by(self.workers[session.worker].process)
+        return [worker.session for worker in sharing if worker.session is not None]
+
+    def served_by(self, process: int) -> list[Worker]:
+        """Return the workers that a process serves."""
+        return [worker for worker in self.workers.values() if worker.process == process]
 
     def _acquire_timed_out(self, session: Session, now: float) -> None:
         pool = self._pool(session.spec)
@@ -195,7 +189,7 @@ class WorkerPool:
                 count[worker.spec] = count.get(worker.spec, 0) + 1
         return starting, assigned
 
-    def _target_idle(self, spec: WorkerSpec, pool: _SpecPool, assigned: int) -> int:
+    def _target_idle(self, spec: WorkerSpec, pool: SpecPool, assigned: int) -> int:
         """Return how many workers to keep warm. Beside the default spec: one, while a session has such a worker."""
         if pool.failures or self._state.memory.is_short:
             return 0
@@ -214,6 +208,9 @@ class WorkerPool:
 
     def on_ready(self, worker: Worker, now: float) -> None:
         """Assign a worker whose interpreter is up to a waiting session, or keep it warm."""
+        if worker.awaits_ready and worker.session is not None:
+            worker.awaits_ready = False
+            self._assign(worker, worker.session)
         if worker.state is not STARTING:
             return
         pool = self._pool(worker.spec)
@@ -254,7 +251,7 @@ class WorkerPool:
         cause = f"not ready within {self._state.limits.worker_start_ms} ms"
         self.on_unassigned_exit(worker, cause, now, dead=False)
 
-    def _fail_waiting(self, pool: _SpecPool, now: float) -> None:
+    def _fail_waiting(self, pool: SpecPool, now: float) -> None:
         waiting = list(pool.waiting)
         pool.waiting.clear()  # a session that comes from here on, by its next eval perhaps, gets another attempt
         for session in waiting:
@@ -262,8 +259,15 @@ class WorkerPool:
 
     def _kill(self, worker: Worker, cause: str = "not needed any more") -> None:
         self._forget(worker)
-        self._state.effects.append(Kill(worker.number))
+        self._end_process(worker)
         self._state.emitter.emit_worker_exited(worker.number, cause, worker.session)
+
+    def _end_process(self, worker: Worker) -> None:
+        """Kill the process of a worker, or have it end one of several sessions."""
+        if self.served_by(worker.process) or worker.number != worker.process:
+            self._state.effects.append(LeaveWorker(worker.number))
+        if not self.served_by(worker.process):
+            self._state.effects.append(Kill(worker.process))
 
     def _forget(self, worker: Worker) -> None:
         del self.workers[worker.number]

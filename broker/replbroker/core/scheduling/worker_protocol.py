@@ -10,7 +10,7 @@ from replbroker.core.effects import DeleteSnapshot, Peer, ToClient
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.outcomes import STATUS_OF
-from replbroker.core.scheduling.worker_pool import Worker
+from replbroker.core.scheduling.worker import Worker
 from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
 from replbroker.core.sessions.session import BUSY, IDLE
 from replbroker.core.state import BrokerState
@@ -18,6 +18,7 @@ from replwire.faults import clip
 from replwire.link import (
     HEADER_BYTES,
     AssignedBody,
+    BranchedBody,
     ExitedBody,
     FrameKind,
     Header,
@@ -27,8 +28,9 @@ from replwire.link import (
     SnapshotBody,
     unpack,
 )
-from replwire.ops import Checkpoint, Clone, Save
+from replwire.ops import Branch, Checkpoint, Clone, Save
 
+_decode_branched = msgspec.json.Decoder(BranchedBody).decode
 _decode_exited = msgspec.json.Decoder(ExitedBody).decode
 _decode_assigned = msgspec.json.Decoder(AssignedBody).decode
 _decode_snapshot = msgspec.json.Decoder(SnapshotBody).decode
@@ -71,6 +73,13 @@ class SnapshotReady(NamedTuple):
     body: SnapshotBody
 
 
+class BranchReady(NamedTuple):
+    """A checkpoint that a branch is to begin with."""
+
+    task: EvalTask
+    body: BranchedBody
+
+
 class WorkerProtocol:
     """Handles the frames of all workers."""
 
@@ -79,11 +88,11 @@ class WorkerProtocol:
         self._scheduler = scheduler
         self._memory = memory
 
-    def handle(self, worker: Worker, frame: bytes, now: float) -> SnapshotReady | None:
+    def handle(self, worker: Worker, frame: bytes, now: float) -> SnapshotReady | BranchReady | None:
         """Handle one frame.
 
         Returns:
-            The snapshot that the frame announces, for the clone that asked for it.
+            The snapshot or checkpoint that the frame announces, for the clone or branch that asked for it.
 
         Raises:
             ValueError: The frame is malformed.
@@ -101,6 +110,8 @@ class WorkerProtocol:
                 self._scheduler.on_assigned(session, _decode_assigned(frame[HEADER_BYTES:]), now)
         elif kind == FrameKind.SNAPSHOT:
             return self._on_snapshot(worker, header, frame)
+        elif kind == FrameKind.BRANCHED:
+            return self._on_branched(worker, header, _decode_branched(frame[HEADER_BYTES:]))
         elif kind == FrameKind.ROLLED_BACK:
             self._on_rolled_back(worker, header, _decode_rolled_back(frame[HEADER_BYTES:]), now)
         elif kind == FrameKind.INTERPRETER_EXITED:
@@ -178,11 +189,21 @@ class WorkerProtocol:
         return bytes(body[:-1]) + b',"ignored-fields":' + msgspec.json.encode(ignored) + b"}"
 
     def _on_snapshot(self, worker: Worker, header: Header, frame: bytes) -> SnapshotReady | None:
-        target = self._state.routes.get(header.route)
         snapshot = _decode_snapshot(frame[HEADER_BYTES:])
-        if isinstance(target, EvalTask) and target.state is EvalTask.RUNNING and isinstance(target.request, Clone):
-            session = target.session
-            if session.worker == worker.number and header.epoch == session.epoch:
-                return SnapshotReady(target, snapshot)
+        task = self._find_running(worker, header)
+        if task is not None and isinstance(task.request, Clone):
+            return SnapshotReady(task, snapshot)
         self._state.effects.append(DeleteSnapshot(snapshot.path))
         return None
+
+    def _on_branched(self, worker: Worker, header: Header, body: BranchedBody) -> BranchReady | None:
+        task = self._find_running(worker, header)
+        return BranchReady(task, body) if task is not None and isinstance(task.request, Branch) else None
+
+    def _find_running(self, worker: Worker, header: Header) -> EvalTask | None:
+        """Return the running eval of a frame's route, if it is this worker's in this epoch."""
+        target = self._state.routes.get(header.route)
+        if not isinstance(target, EvalTask) or target.state is not EvalTask.RUNNING:
+            return None
+        session = target.session
+        return target if session.worker == worker.number and header.epoch == session.epoch else None

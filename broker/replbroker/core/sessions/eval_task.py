@@ -11,7 +11,7 @@ from replbroker.core.limits.time_limits import TimeLimit
 from replbroker.core.sessions.output_summary import OutputSummary
 from replwire.deadlines import Deadline
 from replwire.identities import Principal
-from replwire.link import SnapshotBody
+from replwire.link import BranchedBody, SnapshotBody
 from replwire.ops import Queueable
 
 if TYPE_CHECKING:
@@ -119,9 +119,9 @@ class WorkerRequest:
 
 
 class ReadyWaiter:
-    """A client that waits for a session's worker, after `new-session`, `reset`, `clone` or `env`."""
+    """A client that waits for a session's worker, after `new-session`, `reset`, `clone`, `branch` or `env`."""
 
-    __slots__ = ("cause", "created", "is_clone", "peer", "request_id", "snapshot")
+    __slots__ = ("branched", "cause", "created", "is_clone", "peer", "request_id", "snapshot")
 
     def __init__(
         self,
@@ -131,12 +131,14 @@ class ReadyWaiter:
         snapshot: SnapshotBody | None = None,
         is_clone: bool = False,
         cause: str | None = None,
+        branched: BranchedBody | None = None,
     ) -> None:
         self.peer = peer
         self.request_id = request_id
         self.created = created
         self.snapshot = snapshot
         self.is_clone = is_clone  # its reply names the new session in `new-session` as well
+        self.branched = branched
         self.cause = cause  # of the end of the session that had this name before
 
 

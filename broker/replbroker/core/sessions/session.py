@@ -96,6 +96,7 @@ class Session:
         self.waiters: list[ReadyWaiter] = []
         self.start_deadline: Deadline | None = None
         self.snapshot: SnapshotSource | None = None  # the variables that a clone begins with, or a saved session
+        self.branch_of: str | None = None  # the session that it began as a copy of
         self.has_packages = False  # an installer may have added some
         self.packages_of: str | None = None  # the session whose packages a clone begins with
         self.executable: str | None = None
@@ -130,6 +131,11 @@ class Session:
     def holder(self) -> Holder:
         """The account that it is charged to."""
         return Holder(self.owner, self.agent or "")
+
+    @property
+    def is_new_branch(self) -> bool:
+        """True for a branch that has not started yet."""
+        return self.branch_of is not None and not self.was_ready
 
     @property
     def is_occupied(self) -> bool:

@@ -104,7 +104,7 @@ class Checkpointer:
         try:
             if os.fork():
                 os._exit(0)
-            os.setpgid(0, 0)
+            os.setsid()
             null = os.open(os.devnull, os.O_RDWR)
             for fd in (0, 1, 2):
                 os.dup2(null, fd)
@@ -115,6 +115,7 @@ class Checkpointer:
             sock = _socket.socket(fileno=link)
             sock.send(b"here")
             fds = _wait(sock)
+            os.setsid()  # what this interpreter starts can be told from what others of the sandbox have started
             sock.detach()
             high = [duplicate_high(fd) for fd in fds]
             for fd in fds:
