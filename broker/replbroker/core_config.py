@@ -118,6 +118,7 @@ def build_core_config(config: Config, services: CoreServices, *, idle_exit: bool
         has_hooks=extensions.has_hooks,
         checkpoints=config.session.checkpoints,
         install_packages=config.packages.install,
+        more_hosts=config.sandbox.more_hosts,
     )
 
 

@@ -45,6 +45,7 @@ COMMANDS = {
     "stack": CommandEntry("replctl.commands.inspection:stack", "Show the current stack of a running session."),
     "load": CommandEntry("replctl.commands.eval:load", "Run a file on the broker's machine."),
     "env": CommandEntry("replctl.commands.env:env", "Manage Python environments and packages."),
+    "allow-hosts": CommandEntry("replctl.commands.network:allow_hosts", "Let a session reach more hosts for a time."),
     "clone": CommandEntry("replctl.commands.sessions:clone", "Clone a session."),
     "save": CommandEntry("replctl.commands.checkpoints:save", "Save a session's variables in a file."),
     "checkpoint": CommandEntry("replctl.commands.checkpoints:checkpoint", "Keep a session's state, to go back to."),

@@ -48,6 +48,7 @@ def test_a_new_session_tells_its_modes_options_and_commands(agent: Agent) -> Non
         "interrupt",
         "undo",
         "branch",
+        "allow-hosts",
         "clear",
         "reset",
     ]

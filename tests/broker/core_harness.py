@@ -5,6 +5,7 @@ Time is `harness.now`, and passes in `harness.wait` alone.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -43,6 +44,7 @@ from replbroker.core.engine import BrokerCore
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.limits.quotas import QUEUE
 from replbroker.core.operations.settings_reload import RereadResult
+from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replbroker.core.sessions.session import Session
 from replwire import events
 from replwire.agents import AgentRules
@@ -64,6 +66,7 @@ from replwire.link import (
     unpack,
 )
 from replwire.ops import Request
+from replwire.policy import Policy
 from replwire.replies import SkippedName
 from replwire.requests import to_request
 
@@ -350,6 +353,13 @@ class CoreHarness:
         """Send an eval; the session is opened when there is none."""
         named = {} if session is None else {"session": session, "if-missing": "create"}
         return self.send("eval", code=code, **(named | fields))
+
+    def allow_and_end(self, host: str) -> None:
+        """Have every session get a list of hosts that may grow, allow a session one more, and end that."""
+        listed = SandboxStatus(policy=Policy(network="list"))
+        self.state.config = dataclasses.replace(self.state.config, sandbox=listed, more_hosts="allow")
+        for hosts in ([host], []):
+            self.request("allow-hosts", session="work", hosts=hosts)
 
     def final_reply(self, request_id: str) -> Answer:
         """Return the final reply to a request. There must be one, and it must be the last."""

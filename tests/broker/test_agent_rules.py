@@ -17,6 +17,7 @@ FIELDS = {
     "load-file": {"file": "/f"},
     "reload-file": {"file": "/f"},
     "stdin": {"input": "x"},
+    "allow-hosts": {"hosts": ["a.test"]},
     "env": {"action": "add", "packages": ["six"]},
     "clone": {"name": "copy"},
     "clone-session": {"name": "copy", "source": "work"},

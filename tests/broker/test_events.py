@@ -315,6 +315,7 @@ def test_every_event_that_is_declared_happens(
     for outcome in ("reached", "refused"):
         record = TrafficRecord(harness.session().id, "pypi.org", 443, outcome)
         harness.apply(harness.core.on_traffic(record, harness.now))
+    harness.allow_and_end("a.test")
     harness.core.on_extension_loaded("guard", ["hook words"], harness.now)
     harness.apply(harness.core.on_extension_failed("guard", "hook words", "ValueError: no", harness.now))
     harness.reread_result = RereadResult(

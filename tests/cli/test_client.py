@@ -46,7 +46,8 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         client.stdin("w", "x\n"), client.sessions(), client.jobs("w"), client.info("w", variables=False)
         client.read("w", 2, wait=1), client.stats(), client.describe(), client.ping(), client.shutdown()
         client.share("w", "read"), client.share("w", "none", "ada"), client.transfer("w", "ada")
-    results = [broker.next_request() for _ in range(18)]
+        client.allow_hosts(["a.test"], "w", 1.5)
+    results = [broker.next_request() for _ in range(19)]
     assert [request["op"] for request in results] == [
         "new-session",
         "reset",
@@ -66,14 +67,16 @@ def test_every_method_asks_the_operation_of_its_name(stub: Start) -> None:
         "share",
         "share",
         "transfer",
+        "allow-hosts",
     ]
     assert {request["agent"] for request in results} == {"me"}
     assert (results[0]["env"], results[0]["if-exists"]) == (["A=1"], "reuse")
-    assert [(request.get("who"), request.get("level")) for request in results[-3:]] == [
+    assert [(request.get("who"), request.get("level")) for request in results[-4:-1]] == [
         ("*", "read"),
         ("ada", "none"),
         ("ada", None),
     ]
+    assert (results[-1]["hosts"], results[-1]["for-ms"]) == (["a.test"], 1500)
     assert (results[2]["interrupt-id"], results[10]["eval-id"], results[10]["wait-ms"]) == (3, 2, 1000)
 
 

@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "stack": [["s"]],
     "load": [["/file"]],
     "env": [["show"], ["activate", "@x"], ["deactivate"], ["pkg", "status"]],
+    "allow-hosts": [["a.test", "-s", "s"]],
     "clone": [["s", "t"]],
     "save": [["s", "/proc/self/no"]],
     "checkpoint": [["s"], ["s", "--name", "n"]],

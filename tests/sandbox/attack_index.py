@@ -1,5 +1,4 @@
-"""Attacks that are no program in a session: at a broker's sockets, from one session on another, at the start; and the
-test that tries each."""
+"""Attacks that are no program in a session: at sockets, on other sessions, at the start; and the test that tries each."""
 
 from __future__ import annotations
 
@@ -561,5 +560,11 @@ INDEXED_ATTACKS = [
         "a secret for another host, in a URL, in a body or by another owner",
         "egress proxy: header fields of its hosts",
         "sandbox/test_network_secrets.py::test_no_other_host_and_no_other_part_of_a_request_gets_it",
+    ),
+    IndexedAttack(
+        "network",
+        "an approval for other hosts, or for longer",
+        "digest of the request",
+        "broker/test_more_hosts.py::test_a_person_has_to_approve_exactly_these_hosts_and_once",
     ),
 ]

@@ -48,6 +48,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "branch": Attempt(S | {"name": "branch"}),
     "clear-bindings": Attempt(S),
     "reset": Attempt(S),
+    "allow-hosts": Attempt(S | {"hosts": ["example.com"]}, own=False),
     "transfer": Attempt(S | {"who": "ATTACKER"}, own=False),
     "close": Attempt(S),
     "close-session": Attempt({"name": "SESSION"}, own=False),
@@ -106,6 +107,7 @@ def methods(reference: str, attacker: str) -> list[list[Any]]:
         ["clone", reference, "copy"],
         ["clear", reference],
         ["reset", reference],
+        ["allow_hosts", ["example.com"], reference],
         ["transfer", reference, attacker],
         ["close", reference],
     ]
@@ -131,6 +133,7 @@ def commands(reference: str, attacker: str) -> list[list[str]]:
         ["share", reference, "write"],
         ["clone", reference, "copy"],
         ["save", reference, "copy.session"],
+        ["allow-hosts", "-s", reference, "example.com"],
         ["transfer", reference, "--to", attacker],
         ["export", reference],
         ["reset", reference],

@@ -222,6 +222,8 @@ def test_the_owner_hears_of_a_session_through_every_interface(scene: TenUsersSce
         "reset",
         "clone",
         "transfer",
+        "allow-hosts",
+        "allow_hosts",
         "share",
         "set_mode",
         "mode",

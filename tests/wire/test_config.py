@@ -56,6 +56,7 @@ OTHER = {
     "checkpoints": '"manual"',
     "builds": "true",
     "install": '"deny"',
+    "more-hosts": '"ask"',
     "backend": '"sqlite"',
     "allowed-hosts": '["*.example.com", "@python"]',
     "denied-hosts": '["example.com:22"]',

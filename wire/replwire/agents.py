@@ -19,7 +19,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES, pattern=r"^(
 ANY = "*"
 
 
-PackageRule = Literal["allow", "ask", "deny"]
+PermissionRule = Literal["allow", "ask", "deny"]
 
 
 class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
@@ -34,7 +34,11 @@ class AgentRule(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbi
         int, documented("live output of one eval in its sessions, per stream", low=16, high=1024 * MIB)
     ] = 1024 * MIB
     packages: Annotated[
-        PackageRule | None, documented("whether it may install packages; not set: as `packages.install` says")
+        PermissionRule | None, documented("whether it may install packages; not set: as `packages.install` says")
+    ] = None
+    more_hosts: Annotated[
+        PermissionRule | None,
+        documented("whether its sessions may be allowed more hosts; not set: as `sandbox.more-hosts` says"),
     ] = None
     mode: Annotated[Literal["normal", "plan"], documented("`plan`: read-only, every change is refused")] = "normal"
     network: Annotated[Network | None, documented("network of its sessions, at most `sandbox.network`")] = None

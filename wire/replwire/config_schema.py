@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from msgspec import field
 
-from replwire.agents import AgentEntry, PackageRule
+from replwire.agents import AgentEntry, PermissionRule
 from replwire.documented import documented
 from replwire.extensions import Extension
 from replwire.identities import Identity
@@ -108,6 +108,13 @@ class SandboxSection(SandboxLimits, frozen=True, kw_only=True, rename="kebab", f
     denied_hosts: Annotated[
         list[str], documented("the same entries, which win; without a port they mean every port")
     ] = field(default_factory=list)
+    more_hosts: Annotated[
+        PermissionRule,
+        documented(
+            "whether `allow-hosts` may add to a session's list; `ask`: with a person's approval. An agent may have its"
+            " own `more-hosts`"
+        ),
+    ] = "deny"
     private_networks: Annotated[
         list[str], documented("networks such as `10.0.0.0/8` that allowed names may lead to; empty: public ones only")
     ] = field(default_factory=list)
@@ -200,7 +207,7 @@ class PackagesSection(_Section, frozen=True, kw_only=True, rename="kebab", forbi
     """Packages that sessions install with `env`; see docs/packages.md."""
 
     install: Annotated[
-        PackageRule,
+        PermissionRule,
         documented("`ask`: only with a person's approval; `deny`: never. An agent may have its own `packages`"),
     ] = "allow"
     builds: Annotated[

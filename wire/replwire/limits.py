@@ -274,6 +274,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         int,
         documented("validity of an approval's `id`", "ms", 1, HOUR_MS),
     ] = 5 * MINUTE_MS
+    max_host_time_ms: Annotated[int, documented("time of `allow-hosts`", "ms", 1_000, 30 * DAY_MS)] = HOUR_MS
     close_grace_ms: Annotated[
         int,
         documented("time for running evals to end during shutdown, before they are killed", "ms", 0, HOUR_MS),

@@ -74,6 +74,7 @@ class NetworkRules(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
         max_connections: Connections at once.
         max_bytes: Bytes sent and received in sum.
         origin: The list that `allowed_hosts` is, for messages.
+        may_grow: Whether `allow-hosts` may add to it.
     """
 
     allowed_hosts: list[str] = []
@@ -84,6 +85,7 @@ class NetworkRules(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     max_connections: int = 256
     max_bytes: int = 1 << 40
     origin: str = "sandbox.allowed-hosts"
+    may_grow: bool = False
 
 
 TrafficOutcome = Literal["reached", "refused", "failed"]
@@ -247,6 +249,15 @@ def uncovered(allowed: list[str], wanted: list[str]) -> str | None:
     return None
 
 
+def denied_entry(denied: list[str], wanted: list[str]) -> str | None:
+    """Return the first wanted entry that the denied ones cover, so that it would never be reached, or None."""
+    has = _denied(tuple(denied))
+    for entry in wanted:
+        if all(any(each.covers(pattern) for each in has) for pattern in _patterns((entry,))):
+            return entry
+    return None
+
+
 def judge(rules: NetworkRules, name: str, port: int | None) -> Verdict:
     """Decide whether a session may reach a host; with `port` None, whether it may on any port."""
     where = name if port is None else f"{name}:{port}"
@@ -255,7 +266,8 @@ def judge(rules: NetworkRules, name: str, port: int | None) -> Verdict:
             return Verdict(False, f"{where} was refused: sandbox.denied-hosts names it")
     named = [pattern for pattern in _patterns(tuple(rules.allowed_hosts)) if pattern.matches(name)]
     if not named:
-        return Verdict(False, f"{where} was refused: it is not in {rules.origin}")
+        hint = "; allow-hosts may add it" if rules.may_grow else ""
+        return Verdict(False, f"{where} was refused: it is not in {rules.origin}{hint}")
     if port is not None and not any(port in pattern.ports for pattern in named):
         ports = sorted({each for pattern in named for each in pattern.ports})
         text = ", ".join(map(str, ports[:10]))

@@ -302,6 +302,9 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     owner: Annotated[str | None, documented("identity of the session's owner")] = None
     offered_to: Annotated[str | None, documented("identity that may accept it with `transfer`")] = None
     shares: Annotated[dict[str, str] | None, documented("identities that may `read` or `write` the session")] = None
+    more_hosts: Annotated[
+        dict[str, str] | None, documented("hosts allowed beyond the list of the session, and until when")
+    ] = None
     trusted: bool | None = None
     runtimes: list[str] | None = None
     sandbox: Annotated[dict[str, Any] | str | None, documented("sandbox policy and probed layers")] = None

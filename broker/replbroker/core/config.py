@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from replbroker.core.sessions.sandbox_status import SandboxStatus
-from replwire.agents import AgentRule, AgentRules, PackageRule
+from replbroker.core.sessions.session import Session
+from replwire.agents import AgentRule, AgentRules, PermissionRule
 from replwire.identities import Identities
 from replwire.limits import Limits
+from replwire.network import NetworkRules
 from replwire.ops import Request
 from replwire.policy import Checkpoints
 
@@ -40,6 +42,7 @@ class CoreConfig:
         has_hooks: The shell has hooks, which run before every eval.
         checkpoints: When sessions take checkpoints.
         install_packages: Whether sessions may install packages, where an agent has no rule of its own.
+        more_hosts: Whether sessions may be allowed more hosts, likewise.
     """
 
     limits: Limits
@@ -63,11 +66,24 @@ class CoreConfig:
     environments: Callable[[], frozenset[str]] = frozenset
     has_hooks: bool = False
     checkpoints: Checkpoints = "auto"
-    install_packages: PackageRule = "allow"
+    install_packages: PermissionRule = "allow"
+    more_hosts: PermissionRule = "deny"
 
     def rule_for(self, request: Request) -> AgentRule | None:
         """Return the rule for the agent of a request."""
         return self.agents.rule(request.agent, request.binding)
+
+    def more_hosts_for(self, agent: str | None, binding: str | None) -> tuple[PermissionRule, str]:
+        """Return whether sessions of an agent may be allowed more hosts, and the setting that says so."""
+        rule = self.agents.rule(agent, binding)
+        if rule is None or rule.more_hosts is None:
+            return self.more_hosts, "sandbox.more-hosts"
+        return rule.more_hosts, f"more-hosts of agent {rule.name}"
+
+    def network_rules(self, session: Session) -> NetworkRules | None:
+        """Return what a session may reach by list, with what it was allowed for a time; None with another network."""
+        may_grow = self.more_hosts_for(session.agent, None)[0] != "deny"
+        return self.sandbox.network_rules(session.spec.sandbox_overrides, session.more_hosts, may_grow=may_grow)
 
     def acts_as(self, identity: str) -> str:
         """Return the host user whose rights sessions of an identity use to open files."""

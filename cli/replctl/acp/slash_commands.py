@@ -15,7 +15,7 @@ from replctl.durations import format_duration
 from replwire.quantities import count_of
 
 if TYPE_CHECKING:
-    from replctl.client.aio import AsyncClient
+    from replctl.client.aio import AsyncClient, OnApproval
     from replwire.ext.registry import ExtensionRegistry
 
 _FORM = re.compile(r"/([a-z][a-z0-9_-]*)(?:\s+(.*))?\s*\Z", re.S)  # `/usr/bin/env` and `/re/.test(x)` are code
@@ -23,12 +23,13 @@ _READ_BYTES = 64 * 1024
 
 
 class SlashContext(NamedTuple):
-    """Context of a slash command: the broker, the REPL session, and the mode of the turn."""
+    """Context of a slash command: the broker, the REPL session, the mode of the turn, and its user."""
 
     client: AsyncClient
     session: str
     mode: str
     commands: SlashCommands
+    approve: OnApproval  # asks the user
 
 
 SlashHandler = Callable[[SlashContext, str], Awaitable[str]]
@@ -138,6 +139,20 @@ async def _branch(at: SlashContext, argument: str) -> str:
     return "\n".join(lines + [f"not copied: {each}" for each in reply.not_restored or []])
 
 
+async def _allow_hosts(at: SlashContext, argument: str) -> str:
+    approval = None
+    while True:
+        try:
+            reply = await at.client.allow_hosts(argument.split(), at.session, approval=approval)
+        except ReplError as error:
+            if error.approval is None or not await at.approve(error.approval):
+                raise
+            approval = error.approval.id
+        else:
+            lines = [f"{entry} until {until}" for entry, until in (reply.more_hosts or {}).items()]
+            return "\n".join([*lines, *([reply.notice] if reply.notice else [])]) or "the hosts of its list alone"
+
+
 SLASH_COMMANDS = (
     SlashCommand("help", "List these commands", _help),
     SlashCommand("vars", "Variables of the session", _vars),
@@ -148,6 +163,7 @@ SLASH_COMMANDS = (
     SlashCommand("interrupt", "Interrupt the session's running eval, whoever sent it", _interrupt, changes=True),
     SlashCommand("undo", "Undo the last eval, or all since a checkpoint", _undo, "checkpoint", changes=True),
     SlashCommand("branch", "Open a session that begins as a copy of this one", _branch, "name", changes=True),
+    SlashCommand("allow-hosts", "Let the session reach more hosts for a time", _allow_hosts, "hosts", changes=True),
     SlashCommand("clear", "Delete all variables; the process keeps running", _clear, changes=True),
     SlashCommand("reset", "Restart the session; all variables are lost", _reset, changes=True),
 )

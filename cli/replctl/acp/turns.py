@@ -172,16 +172,16 @@ class PromptTurn:
     # --- commands ---
 
     async def _run_command(self, call: SlashCall) -> None:
-        command, commands = call.command, self.services.commands
+        command, commands, client = call.command, self.services.commands, self.services.broker.client
         if command is None:
             names = ", ".join(f"/{name}" for name in commands.names)
             self.updates.send_message(f"Unknown command /{call.name[:40]}. Commands: {names}")
             return
         if command.changes and not await self.authorize(f"/{call.name} {call.argument}".strip(), "other", self.text):
             return
-        context = SlashContext(self.services.broker.client, self.session.repl_session, self.mode, commands)
+        at = SlashContext(client, self.session.repl_session, self.mode, commands, self._on_approval)
         try:
-            text = await command.run(context, call.argument)
+            text = await command.run(at, call.argument)
         except ReplError as error:
             if error.code != "session-not-found" or self.session.record.session is not None:
                 raise

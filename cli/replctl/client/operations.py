@@ -70,6 +70,7 @@ class Operations(BaseClient[ReplyT, ResultT]):
         session: str = DEFAULT_SESSION,
         path: str | None = None,
         on_output: OnOutput | None = None,
+        approval: str | None = None,
     ) -> ResultT:
         """Manage the session's packages; the output of the installer is the result's.
 
@@ -79,8 +80,9 @@ class Operations(BaseClient[ReplyT, ResultT]):
             session: Name or id of the session.
             path: For `instantiate`, the lock or project file.
             on_output: Called with the stream and the text as it arrives.
+            approval: Id of an `approval-needed` (`ReplError.approval`) that a person has granted.
         """
-        fields = request_fields.package_fields(action, packages, session, path)
+        fields = request_fields.package_fields(action, packages, session, path, approval)
         return self._run(flows.run("env", fields, None, on_output))
 
     def new(
@@ -243,6 +245,24 @@ class Operations(BaseClient[ReplyT, ResultT]):
         the owner at once.
         """
         return self.request("transfer", session=session, who=who)
+
+    def allow_hosts(
+        self,
+        hosts: Sequence[str],
+        session: str = DEFAULT_SESSION,
+        seconds: float | None = None,
+        approval: str | None = None,
+    ) -> ReplyT:
+        """Let a session with a list of hosts reach more of them for a time. The reply's `more_hosts` lists them.
+
+        Args:
+            hosts: Entries as in `sandbox.allowed-hosts`; empty: end at once what was allowed so.
+            session: Name or id of the session.
+            seconds: How long; None for as long as the broker permits.
+            approval: Id of an `approval-needed` (`ReplError.approval`) that a person has granted.
+        """
+        fields = {"hosts": list(hosts) or None, "for_ms": request_fields.milliseconds(seconds), "approval": approval}
+        return self.request("allow-hosts", session=session, **fields)
 
     def describe(self) -> ReplyT:
         """Return the broker's operations, runtimes, limits and versions."""

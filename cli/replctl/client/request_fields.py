@@ -106,6 +106,9 @@ def load_fields(
     return "reload-file" if reload else "load-file", fields
 
 
-def package_fields(action: str, packages: Sequence[str], session: str, path: str | None) -> dict[str, Any]:
+def package_fields(
+    action: str, packages: Sequence[str], session: str, path: str | None, approval: str | None = None
+) -> dict[str, Any]:
     """Return the fields of `env` for a package action."""
-    return {"session": session, "action": action, "packages": list(packages) or None, "path": path}
+    fields = {"session": session, "action": action, "packages": list(packages) or None, "path": path}
+    return {**fields, "approval": approval}

@@ -13,7 +13,7 @@ from replctl.commands.context import (
     session_option,
     with_common_options,
 )
-from replctl.commands.foreground import empty_eval_json, show_result
+from replctl.commands.foreground import empty_eval_json, show_result, with_approval
 from replwire.ops import PACKAGE_ACTIONS
 from replwire.replies import EnvironmentEntry, Reply
 
@@ -116,7 +116,10 @@ def pkg(context: CommandContext, action: str, packages: tuple[str, ...], session
     context.empty_result = empty_eval_json(session)
     with context.client() as client:
         live = None if context.json else context.screen.live
-        return show_result(context, client.packages(action, packages, session, path, live))
+        result = with_approval(
+            context, lambda approval: client.packages(action, packages, session, path, live, approval)
+        )
+        return show_result(context, result)
 
 
 def _reply_fields(reply: Reply) -> dict[str, object]:

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import msgspec
@@ -20,6 +20,8 @@ from replctl.commands.messages import end_notices, input_needed_notice, opening_
 from replctl.commands.output import CommandOutput
 from replwire.faults import ExitCode
 from replwire.replies import Approval, Reply
+
+T = TypeVar("T")
 
 
 class InputSource(NamedTuple):
@@ -53,6 +55,23 @@ def confirm_at_terminal(approval: Approval) -> bool:
         return click.confirm("Run it?", default=False, err=True)
     except click.Abort:
         return False
+
+
+def with_approval(context: CommandContext, attempt: Callable[[str | None], T]) -> T:
+    """Return what an attempt returns; repeat it with the id of each approval that the user gives at the terminal.
+
+    Raises:
+        ReplError: The attempt failed, or the user has not approved, or there is no terminal.
+    """
+    approval = None
+    while True:
+        try:
+            return attempt(approval)
+        except ReplError as error:
+            can_ask = os.isatty(0) and os.isatty(2) and not context.json
+            if error.approval is None or not can_ask or not confirm_at_terminal(error.approval):
+                raise
+            approval = error.approval.id
 
 
 def empty_eval_json(session: str | None) -> dict[str, Any]:

@@ -84,7 +84,7 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `env`."""
 
-    action: Literal["show", "activate", "deactivate", PackageAction] = "show"
+    action: Literal["show", "activate", "deactivate", "allow-hosts", PackageAction] = "show"
     session: str = DEFAULT_SESSION
     path: Annotated[str | None, Meta(description="activate: environment or project")] = None
     packages: list[str] = []
@@ -200,6 +200,8 @@ def env(a: EnvArgs, at: ToolContext) -> ToolCall:
     fields = {"session": a.session, "action": a.action, "path": a.path, "packages": a.packages or None}
     if a.action in ("show", "activate", "deactivate"):
         return with_session(a.session, at.settings, lambda: inspection.environment(fields))
+    if a.action == "allow-hosts":
+        return with_session(a.session, at.settings, lambda: inspection.allow_hosts(a.session, a.packages))
     return with_session(a.session, at.settings, lambda: run_and_render("env", fields, at, a.wait))
 
 
@@ -292,7 +294,7 @@ TOOLS = (
         open_world=True,
         runs_code=True,
         output=_output(environment="string"),
-        text="Packages, without a network too. Environment: show, activate (restarts it).",
+        text="Packages or hosts; needs no network. Environment: activate restarts it.",
     ),
     ToolDefinition(
         name="stdin",

@@ -204,6 +204,16 @@ def environment(fields: dict[str, Any]) -> ToolCall:
     return ToolResult(text=text, structured={name: fact for name, fact in facts.items() if fact is not None})
 
 
+def allow_hosts(session: str, hosts: list[str]) -> ToolCall:
+    """Let a session reach more hosts for a time."""
+    reply = yield from request("allow-hosts", session=session, hosts=hosts)
+    more = reply.get("more-hosts") or {}
+    shown = ", ".join(f"{entry} until {until}" for entry, until in more.items()) or "the hosts of its list alone"
+    notice = f"; {reply['notice']}" if reply.get("notice") else ""
+    facts = {"status": "ok", "session": session, "more_hosts": more}
+    return ToolResult(text=f"session {session} may reach {shown}{notice}", structured=facts)
+
+
 def _variables(at: ToolContext, facts: dict[str, Any]) -> ToolResult:
     found = facts.get("variables")
     if found is None:

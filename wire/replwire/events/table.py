@@ -34,6 +34,8 @@ _ALL: tuple[type[Event], ...] = (
     types.EvalInterruptRequested,
     types.NetworkReached,
     types.NetworkRefused,
+    types.NetworkHostsAdded,
+    types.NetworkHostsRemoved,
     types.WorkerSpawned,
     types.WorkerReady,
     types.WorkerExited,

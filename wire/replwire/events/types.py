@@ -184,6 +184,21 @@ class NetworkRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="netw
     by_policy: Annotated[bool, documented("true: a setting refused it; false: the host could not be reached")]
 
 
+class NetworkHostsAdded(Event, frozen=True, kw_only=True, rename="kebab", tag="network/hosts-added"):
+    """The session may reach more hosts for a time."""
+
+    hosts: Annotated[list[str], documented("entries as in `sandbox.allowed-hosts`")]
+    for_ms: int
+    approved: Annotated[bool, documented("true: a person has approved; false: the setting allows")]
+
+
+class NetworkHostsRemoved(Event, frozen=True, kw_only=True, rename="kebab", tag="network/hosts-removed"):
+    """The session may reach these hosts no more, unless a list of the settings has them."""
+
+    hosts: list[str]
+    by: Annotated[str, documented("`time` or `request`")]
+
+
 class WorkerSpawned(Event, frozen=True, kw_only=True, rename="kebab", tag="worker/spawned"):
     """A worker process was started."""
 

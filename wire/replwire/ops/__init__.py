@@ -7,6 +7,7 @@ from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, S
 from replwire.ops.checkpoints import Branch, Checkpoint, DropCheckpoint, LsCheckpoints, Rollback
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
+from replwire.ops.network import AllowHosts
 from replwire.ops.sessions import (
     PACKAGE_ACTIONS,
     Clone,
@@ -31,6 +32,7 @@ from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 __all__ = [
     "OPS",
     "PACKAGE_ACTIONS",
+    "AllowHosts",
     "Branch",
     "Checkpoint",
     "ClearBindings",
@@ -106,6 +108,7 @@ OPS: dict[str, type[Request]] = {
     "share": Share,
     "transfer": Transfer,
     "env": Env,
+    "allow-hosts": AllowHosts,
     "ls-environments": LsEnvironments,
     "remove-environment": RemoveEnvironment,
     "clone": Clone,

@@ -14,6 +14,7 @@ from replbroker.core.operations.checkpoint_ops import CheckpointOps
 from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
+from replbroker.core.operations.host_ops import HostOps
 from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.query_ops import QueryOps
 from replbroker.core.operations.session_factory import SessionFactory
@@ -71,6 +72,7 @@ class OperationDispatcher:
             wire.Share: sessions.share,
             wire.Transfer: sessions.transfer,
             wire.Env: sessions.env,
+            wire.AllowHosts: HostOps(state, scheduler.hooks).allow_hosts,
             wire.LsEnvironments: self.environments.ls_environments,
             wire.RemoveEnvironment: self.environments.remove_environment,
             wire.Clone: self.clones.clone,

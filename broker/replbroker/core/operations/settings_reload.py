@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from replbroker.core.effects import Peer, ToWorker
+from replbroker.core.effects import Peer
+from replbroker.core.operations.host_ops import send_network_rules
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.state import BrokerState, long_capacity
 from replwire.agents import AgentRules
@@ -13,7 +14,6 @@ from replwire.events import ConfigReloaded
 from replwire.faults import RequestError
 from replwire.identities import Identities, Identity
 from replwire.limits import Limits
-from replwire.link import FrameKind, encode, pack
 from replwire.network import HostLists
 
 
@@ -91,11 +91,8 @@ def _apply_settings(state: BrokerState, live: LiveSettings) -> None:
         idle_exit_ms=live.idle_exit_ms,
         sandbox=state.config.sandbox.with_hosts(live.hosts),
     )
-    for session in (each for known in state.sessions for each in (known, known.replacement) if each is not None):
-        rules = state.config.sandbox.network_rules(session.spec.sandbox_overrides)
-        if rules is not None and session.worker is not None:
-            frame = pack(FrameKind.NETWORK, encode(rules), epoch=session.epoch)
-            state.effects.append(ToWorker(session.worker, frame))
+    for session in state.sessions:
+        send_network_rules(state, session)
     state.limits = state.bus.limits = state.emitter.limits = limits
     state.memory.set_limits(limits)
     state.access.set_admins(live.admins)

@@ -111,7 +111,7 @@ def info(state: BrokerState, session: Session, now: float) -> dict[str, Any]:
         ),
         "running": _running(session),
         "sandbox": _sandbox(state, session),
-        "network": session.traffic.show(),
+        "network": _network(state, session),
         "memory": _memory(state, session),
         "created": state.clock.to_iso(session.created_at),
         "last-activity": _last_activity(state, session, now),
@@ -184,6 +184,12 @@ def _sandbox(state: BrokerState, session: Session) -> Any:
         return shown
     asked = msgspec.json.decode(session.spec.sandbox_overrides)
     return shown | {"tighter": {key: value for key, value in asked.items() if value is not None}}
+
+
+def _network(state: BrokerState, session: Session) -> dict[str, Any]:
+    """Return what the session has reached, and what it may reach for a time beyond its list."""
+    more = {entry: state.clock.to_iso(until) for entry, until in session.more_hosts.items()}
+    return session.traffic.show() | ({"more-hosts": more} if more else {})
 
 
 def _memory(state: BrokerState, session: Session) -> dict[str, int | None]:

@@ -36,6 +36,7 @@ class EnvironmentSwitch:
         )
         replacement.cwd_needed, replacement.owner_principal = session.cwd_needed, session.owner_principal
         replacement.cwd, replacement.env, replacement.epoch = session.cwd, session.env, session.epoch + 1
+        replacement.more_hosts = session.more_hosts  # the same: it may grow meanwhile
         replacement.replaces, session.replacement = session, replacement
         replacement.waiters.append(ReadyWaiter(peer, request_id, created=None))
         self._teardown.pool.acquire(replacement, now)

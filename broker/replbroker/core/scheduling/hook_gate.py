@@ -20,7 +20,7 @@ from replbroker.core.state import BrokerState
 from replwire.events import PolicyDecision
 from replwire.ext.verdicts import Allow, Block, HookRequest, RequireApproval, Verdict
 from replwire.faults import RequestError, clip
-from replwire.ops import Env, LoadFile, Queueable
+from replwire.ops import AllowHosts, Env, LoadFile, Queueable
 from replwire.replies import Approval
 
 _MAX_APPROVALS = 1000  # open at once; the oldest is dropped
@@ -53,7 +53,9 @@ class HookGate:
         until = now + state.limits.hook_time_ms / 1000
         task.hook_deadline = state.deadlines.call_at(until, lambda at: self._timed_out(task, at))
 
-    def require_approval(self, session: Session, request: Queueable, identity: str, setting: str, now: float) -> None:
+    def require_approval(
+        self, session: Session, request: Queueable | AllowHosts, identity: str, setting: str, now: float
+    ) -> None:
         """Raise RequestError `approval-needed` unless a person has approved this request.
 
         Args:
@@ -66,7 +68,7 @@ class HookGate:
         hook_request = _hook_request(session, request, identity)
         found = None if request.approval is None else self._open.get(request.approval)
         if found is not None and setting in found.hooks and _is_valid(found, hook_request, session, now):
-            if not self._state.config.has_hooks:  # else they use it up
+            if isinstance(request, AllowHosts) or not self._state.config.has_hooks:  # else they use it up
                 del self._open[request.approval or ""]
             return
         verdict = RequireApproval(request.summary(), f"{setting} = ask")
@@ -159,7 +161,7 @@ class HookGate:
         self._lifecycle.advance(session, now)
 
 
-def _hook_request(session: Session, request: Queueable, identity: str) -> HookRequest:
+def _hook_request(session: Session, request: Queueable | AllowHosts, identity: str) -> HookRequest:
     return HookRequest(
         op=request.op,
         code=getattr(request, "code", None) or "",
@@ -171,7 +173,7 @@ def _hook_request(session: Session, request: Queueable, identity: str) -> HookRe
         agent=request.agent,
         binding=request.binding,
         identity=identity,
-        command=request.summary() if isinstance(request, Env) else "",
+        command=request.summary() if isinstance(request, Env | AllowHosts) else "",
     )
 
 

@@ -163,6 +163,7 @@ class SessionTeardown:
         """
         state = self._state
         self.pool.discard_worker(session)
+        state.deadlines.cancel(session.host_deadline)
         session.transition("close")
         state.sessions.remove(session, why, asked=asked)
         state.quotas.release(SESSIONS, session.holder)

@@ -77,7 +77,7 @@ class WorkerPool:
             lost_cause=session.lost_cause,
             ephemeral=session.ephemeral,
             restore=session.snapshot,
-            network=self._state.config.sandbox.network_rules(session.spec.sandbox_overrides),
+            network=self._state.config.network_rules(session),
             checkpoints=self._state.config.checkpoints,
             packages_of=session.packages_of,
         )

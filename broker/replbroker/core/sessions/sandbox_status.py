@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,17 +79,25 @@ class SandboxStatus:
         except ValueError:
             return False
 
-    def network_rules(self, overrides: bytes | None) -> NetworkRules | None:
-        """Return what a session with these overrides may reach by list; None with another kind of network."""
+    def network_rules(
+        self, overrides: bytes | None, more_hosts: Iterable[str] = (), *, may_grow: bool = False
+    ) -> NetworkRules | None:
+        """Return what a session may reach by list; None with another kind of network.
+
+        Args:
+            overrides: Its overrides, as JSON.
+            more_hosts: What it was allowed for a time.
+            may_grow: Whether it may be allowed more.
+        """
         if self.policy is None:
             return None
-        if overrides is None:
-            return self.policy.network_rules()
-        asked = _decode_overrides(overrides)
+        asked = SandboxOverrides() if overrides is None else _decode_overrides(overrides)
         rules = apply_overrides(self.policy, asked).network_rules()
-        if rules is None or asked.allowed_hosts is None:
-            return rules
-        return msgspec.structs.replace(rules, origin="the allowed-hosts of this session")
+        if rules is None:
+            return None
+        origin = rules.origin if asked.allowed_hosts is None else "the allowed-hosts of this session"
+        hosts = [*rules.allowed_hosts, *more_hosts]
+        return msgspec.structs.replace(rules, allowed_hosts=hosts, origin=origin, may_grow=may_grow)
 
     def with_hosts(self, hosts: HostLists) -> SandboxStatus:
         """Return the same sandbox with other lists of hosts."""

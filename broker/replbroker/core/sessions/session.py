@@ -106,6 +106,8 @@ class Session:
         self._history_bytes = 0
         self.event_buffer = EventBuffer()
         self.traffic = TrafficCounts()
+        self.more_hosts: dict[str, float] = {}  # entries beyond its list, and until when
+        self.host_deadline: Deadline | None = None  # when the next of them ends
         self.recent_moves: deque[str] = deque(maxlen=_RECENT_MOVES)
 
     @property
