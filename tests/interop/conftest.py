@@ -1,4 +1,7 @@
-"""Clients nobody here wrote. Not part of the usual tests: `make test-interop`, which installs them on first use."""
+"""Clients nobody here wrote. Not part of the usual tests: `make test-interop`, which installs them on first use.
+
+`test_walk.py` installs anew each time: the command, and a package by it.
+"""
 
 from __future__ import annotations
 

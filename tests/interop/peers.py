@@ -44,9 +44,9 @@ def _fetch() -> None:
     shutil.rmtree(PLACE, ignore_errors=True)
     PLACE.mkdir()
     shutil.copy(HERE / "package.json", PLACE)
-    _try("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(PLACE))
+    fetch("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(PLACE))
     _run(sys.executable, "-m", "venv", str(PLACE / "venv"))
-    _try(
+    fetch(
         str(PLACE / "venv/bin/pip"),
         "install",
         "--quiet",
@@ -65,8 +65,8 @@ def _wanted() -> str:
     return hashlib.sha256(b"".join((HERE / name).read_bytes() for name in _LISTS)).hexdigest()
 
 
-def _try(*command: str) -> None:
-    """Run it, and again when that fails; the last failure is raised."""
+def fetch(*command: str) -> None:
+    """Run a command that downloads, and again when that fails; the last failure is raised."""
     for pause in _PAUSES:
         try:
             return _run(*command)
@@ -77,7 +77,7 @@ def _try(*command: str) -> None:
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, timeout=_INSTALL_SECONDS, cwd=PLACE)
+    subprocess.run(command, check=True, timeout=_INSTALL_SECONDS, cwd=PLACE if PLACE.exists() else None)
 
 
 if __name__ == "__main__":
