@@ -15,7 +15,7 @@ def test_ready_says_what_it_is_and_can(start_node: Callable[..., Any]) -> None:
     ready = node.frame()
     assert (ready["t"], ready["runtime"], ready["pid"]) == ("ready", "node", node.process.pid)
     assert int(ready["version"].split(".")[0]) >= 18
-    assert set(ready["can"]) == {"vars", "clear", "complete", "lookup", "dump", "restore"}
+    assert set(ready["can"]) == {"vars", "clear", "complete", "lookup", "dump", "restore", "packages"}
 
 
 def test_an_assign_sets_directory_environment_and_limits(node: Any, tmp_path: Path) -> None:

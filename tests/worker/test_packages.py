@@ -10,6 +10,8 @@ from replwire.packages import InstallerSettings
 from replworker.packages.changes import PackageRefused, find_missing, leave_out_present, plan_change
 from replworker.packages.index_settings import read_python_settings, redact
 from replworker.packages.layers import LayerRecord
+from replworker.packages.npm import read_npm_settings
+from replworker.packages.report import failure_reason
 from replworker.packages.requirement_files import InvalidRequirementFile, parse_requirements
 
 RECORD = LayerRecord(1, ["alpha<2", "beta"], {"alpha": "1.0", "beta": "1.0", "gamma": "3.0"})
@@ -102,3 +104,37 @@ def test_a_project_names_its_packages(name: str, text: str, expected: list[str])
 def test_a_file_with_anything_else_is_refused_with_the_place(name: str, text: str, where: str) -> None:
     with pytest.raises(InvalidRequirementFile, match=where):
         parse_requirements(name, text, "3.11.7")
+
+
+def test_npm_reads_registries_credentials_and_certificates_of_the_brokers_user(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").touch()
+    (tmp_path / ".npmrc").write_text(
+        f"registry = https://npm.corp:4873/\n@team:registry=https://team.corp/npm\ncafile={tmp_path}/ca.pem\n"
+        "//npm.corp:4873/:_authToken=${NPM_TOKEN}\n; registry=https://comment.corp\n"
+    )
+    found = read_npm_settings(settings(tmp_path, NPM_TOKEN="secret", npm_config_https_proxy="http://proxy.corp:3128"))
+    assert set(found.hosts) == {"npm.corp:4873", "team.corp:443", "proxy.corp:3128"}
+    assert found.paths == (str((tmp_path / "ca.pem").resolve()),)
+    assert "_authToken" in found.files["npmrc"]
+    assert found.env["NPM_TOKEN"] == "secret"
+    assert "PIP_CONFIG_FILE" not in found.env
+
+
+def test_npm_has_its_own_registry_without_any_and_no_setting_turns_scripts_on(tmp_path: Path) -> None:
+    found = read_npm_settings(settings(tmp_path, npm_config_ignore_scripts="false", npm_config_prefix="/usr"))
+    assert "registry.npmjs.org:443" in found.hosts
+    assert not {"npm_config_ignore_scripts", "npm_config_prefix"} & set(found.env)
+
+
+def test_what_npm_says_is_told_without_its_ornaments() -> None:
+    output = (
+        "npm warn old\nnpm error code E404\nnpm error 404 Not Found - GET http://r.test/x\nnpm error 404\n"
+        "npm error 404  'x@*' is not in this registry.\nnpm error 404 Note that you can also install from a\n"
+        "npm error 404 tarball, folder, http url, or git url.\nnpm error Log files were not written\n"
+    )
+    assert failure_reason(output, 1) == (
+        "nothing has changed: Not Found - GET http://r.test/x; 'x@*' is not in this registry."
+    )
+    assert "No matching version found for a@^9" in failure_reason(
+        "npm error code ETARGET\nnpm error notarget No matching version found for a@^9.\n", 1
+    )

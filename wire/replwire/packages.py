@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 _SHOWN = 100
+_MAX_NODE_NAME = 214
+# Without `:` and `/` a version is no URL, path, alias or repository.
+_NODE_PACKAGE = re.compile(
+    r"(?P<name>(?:@[A-Za-z0-9_~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9_~][A-Za-z0-9._~-]*)"
+    r"(?:@(?P<version>[A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=*+| -]{0,99}))?"
+)
 INSTALLER_VARIABLES = re.compile(
     r"(PIP|UV)_\w+|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NODE_EXTRA_CA_CERTS"
-    r"|(HTTPS?|ALL|NO)_PROXY|NETRC",
+    r"|(HTTPS?|ALL|NO)_PROXY|NETRC|npm_config_\w+|NPM_TOKEN|NODE_AUTH_TOKEN",
     re.IGNORECASE,
 )
 
@@ -60,9 +66,31 @@ def parse_python_package(text: str) -> Requirement:
     return found
 
 
-def _refusal(text: str) -> str:
+class NodePackage(NamedTuple):
+    """A package of an npm registry: its name, and a version, range or tag; `*` for any version."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return self.name if self.version == "*" else f"{self.name}@{self.version}"
+
+
+def parse_node_package(text: str) -> NodePackage:
+    """Parse a name, perhaps with a scope, and an optional `@` with a version, range or tag.
+
+    Raises:
+        InvalidPackage: the text is anything else
+    """
+    found = _NODE_PACKAGE.fullmatch(text)
+    if found is None or len(found["name"]) > _MAX_NODE_NAME:
+        raise InvalidPackage(_refusal(text, "lodash or @types/node@^20"))
+    return NodePackage(found["name"], found["version"] or "*")
+
+
+def _refusal(text: str, examples: str = "numpy or pandas>=2.2") -> str:
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
     return (
-        f"{shown!r} is no package name with an optional version, such as numpy or pandas>=2.2; "
+        f"{shown!r} is no package name with an optional version, such as {examples}; "
         "options, URLs and paths are refused"
     )

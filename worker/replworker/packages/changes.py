@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,8 +41,22 @@ class PackageChange:
     keep: dict[str, str] = field(default_factory=dict)
 
 
+def package_key(requirement: str) -> str:
+    """Return the normalized name in a requirement (PEP 503)."""
+    return normalize(parse_python_package(requirement).name)
+
+
+def normalize(name: str) -> str:
+    """Return a name as package indexes compare it (PEP 503)."""
+    return _SEPARATORS.sub("-", name).lower()
+
+
 def plan_change(
-    action: str, packages: Sequence[str], record: LayerRecord, listed: Sequence[str] | None
+    action: str,
+    packages: Sequence[str],
+    record: LayerRecord,
+    listed: Sequence[str] | None,
+    key_of: Callable[[str], str] = package_key,
 ) -> PackageChange:
     """Plan an action.
 
@@ -51,26 +65,27 @@ def plan_change(
         packages: names, for all but `rm` and `update` with versions
         record: what is installed
         listed: what a lock or project file lists, for `instantiate`; None: there is none
+        key_of: returns the name in a requirement, as the index compares it
 
     Raises:
         PackageRefused: it cannot be performed
     """
-    wanted = {package_key(each): each for each in record.requirements}
+    wanted = {key_of(each): each for each in record.requirements}
     if action == "add":
-        return PackageChange(wanted | {package_key(each): each for each in packages}, list(packages))
+        return PackageChange(wanted | {key_of(each): each for each in packages}, list(packages))
     if action == "rm":
-        _check_requested(packages, wanted)
-        left = {key: each for key, each in wanted.items() if key not in {package_key(name) for name in packages}}
+        _check_requested(packages, wanted, key_of)
+        left = {key: each for key, each in wanted.items() if key not in {key_of(name) for name in packages}}
         return PackageChange(left, list(left.values()), rebuild=True, keep=record.pins)
     if action == "update":
-        _check_requested(packages, wanted)
-        names = [package_key(name) for name in packages] or list(record.pins)
+        _check_requested(packages, wanted, key_of)
+        names = [key_of(name) for name in packages] or list(record.pins)
         return PackageChange(wanted, list(wanted.values()), upgrades=names)
     if action == "resolve":
-        wanted |= {package_key(each): each for each in packages}
+        wanted |= {key_of(each): each for each in packages}
         return PackageChange(wanted, list(wanted.values()), rebuild=True)
     if listed is not None:
-        return PackageChange(wanted | {package_key(each): each for each in listed}, list(listed))
+        return PackageChange(wanted | {key_of(each): each for each in listed}, list(listed))
     if not wanted:
         raise PackageRefused("there is nothing to instantiate: no lock or project file here, and no requested packages")
     return PackageChange(wanted, list(wanted.values()), rebuild=True, keep=record.pins)
@@ -95,21 +110,11 @@ def leave_out_present(
     return replace(change, requirements=requirements, install=install), present
 
 
-def _check_requested(packages: Sequence[str], wanted: dict[str, str]) -> None:
-    unknown = [name for name in packages if package_key(name) not in wanted]
+def _check_requested(packages: Sequence[str], wanted: dict[str, str], key_of: Callable[[str], str]) -> None:
+    unknown = [name for name in packages if key_of(name) not in wanted]
     if unknown:
         there = f"; requested are {', '.join(wanted.values())}" if wanted else ""
         raise PackageRefused(f"not among the packages requested for this session: {', '.join(unknown)}{there}")
-
-
-def package_key(requirement: str) -> str:
-    """Return the normalized name in a requirement (PEP 503)."""
-    return normalize(parse_python_package(requirement).name)
-
-
-def normalize(name: str) -> str:
-    """Return a name as package indexes compare it (PEP 503)."""
-    return _SEPARATORS.sub("-", name).lower()
 
 
 def environment_packages(listed: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -81,7 +81,7 @@ def read_python_settings(settings: InstallerSettings) -> IndexSettings:
     if not _has_default_index(config, env):
         urls.append(_PYPI)
     paths = [*_local_paths([*urls, *env.get("UV_CONSTRAINT", "").split()]), *(env.get(name, "") for name in _FILES)]
-    return IndexSettings(env, files, _existing(paths), _hosts(urls))
+    return IndexSettings(env, files, existing_paths(paths), url_hosts(urls))
 
 
 def redact(text: str) -> str:
@@ -168,11 +168,13 @@ def _local_paths(urls: list[str]) -> Iterator[str]:
             yield os.path.dirname(path.rstrip("/")) if path.rstrip("/").endswith("/simple") else path
 
 
-def _existing(paths: list[str]) -> tuple[str, ...]:
+def existing_paths(paths: list[str]) -> tuple[str, ...]:
+    """Return the paths that exist, with symlinks resolved."""
     return tuple(dict.fromkeys(os.path.realpath(path) for path in paths if path and os.path.exists(path)))
 
 
-def _hosts(urls: list[str]) -> tuple[str, ...]:
+def url_hosts(urls: list[str]) -> tuple[str, ...]:
+    """Return hosts and ports of HTTP URLs, as entries of a list of hosts."""
     found: list[str] = []
     for url in urls:
         parts = urlsplit(url.partition("=")[2] if "=http" in url else url)

@@ -15,7 +15,7 @@ from replwire.policy import Policy, SandboxLimits
 from replwire.private_directories import make_private_directory
 from replworker.packages.index_settings import LOOPBACK_NAME
 from replworker.packages.layers import PackagePaths, link_tree
-from replworker.packages.tools import PipTool, UvTool
+from replworker.packages.tools import PackageTool
 from replworker.runtimes.process_start import InterpreterCommand
 from replworker.sandbox.bubblewrap import BubblewrapSandbox
 from replworker.sandbox.machine import Machine
@@ -78,7 +78,7 @@ class InstallerJob:
         path.write_text(text)
         return str(path)
 
-    def command(self, argv: list[str], tool: UvTool | PipTool, place: InstallerPlace) -> InterpreterCommand:
+    def command(self, argv: list[str], tool: PackageTool, place: InstallerPlace) -> InterpreterCommand:
         """Return the command of the tool, sandboxed where sessions are.
 
         Raises:

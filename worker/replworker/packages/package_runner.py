@@ -21,17 +21,15 @@ from replworker.packages.changes import (
     PackageRefused,
     environment_packages,
     excluded_packages,
-    find_missing,
-    leave_out_present,
     normalize,
-    plan_change,
 )
-from replworker.packages.index_settings import read_python_settings, redact
+from replworker.packages.ecosystems import Ecosystem, NodeEcosystem, PythonEcosystem
+from replworker.packages.index_settings import redact
 from replworker.packages.job import InstallerJob, InstallerPlace
-from replworker.packages.layers import PackageLayer, PackagePaths, installed_versions, tree_bytes
-from replworker.packages.requirement_files import InvalidRequirementFile, parse_requirements
+from replworker.packages.layers import PackageLayer, PackagePaths, tree_bytes
+from replworker.packages.requirement_files import InvalidRequirementFile
 from replworker.packages.tool_process import ToolProcess
-from replworker.packages.tools import InstallRequest, PipTool, UvTool, find_python_tool
+from replworker.packages.tools import InstallRequest, PackageTool
 from replworker.runtimes import frames
 from replworker.sandbox.plan import SandboxUnavailable
 
@@ -76,9 +74,10 @@ class _Run:
     write: WriteOutput
     on_end: OnEnd
     environment: dict[str, str] = field(default_factory=dict)
+    ecosystem: Ecosystem | None = None
     change: PackageChange | None = None
     job: InstallerJob | None = None
-    tool: UvTool | PipTool | None = None
+    tool: PackageTool | None = None
     process: ToolProcess | None = None
     network: EgressClient | None = None
     failure: str | None = None
@@ -147,12 +146,13 @@ class PackageRunner:
         try:
             if event.error is not None:
                 raise PackageRefused(event.error)
+            ecosystem = run.ecosystem = self._ecosystem()
             if run.request.action == "status":
-                run.write("out", report.status_text(self._layer.record, run.environment))
+                run.write("out", report.status_text(self._layer.record, run.environment, ecosystem.key))
                 run.on_end(None)
                 return
-            listed = None if event.file is None else parse_requirements(event.file, event.text, self._python_version)
-            run.change = plan_change(run.request.action, run.request.packages, self._layer.record, listed)
+            listed = None if event.file is None else ecosystem.parse_file(event.file, event.text)
+            run.change = ecosystem.plan(run.request, self._layer.record, listed)
             if run.request.action == "add" and not self._has_more_to_do(run, run.change):
                 return
             self._start_installer(run, run.change)
@@ -164,7 +164,8 @@ class PackageRunner:
     def _has_more_to_do(self, run: _Run, change: PackageChange) -> bool:
         """Leave out what is there already; end the action and return False if nothing is left."""
         assert self._layer is not None
-        run.change, present = leave_out_present(change, self._layer.record, run.environment)
+        assert run.ecosystem is not None
+        run.change, present = run.ecosystem.leave_out_present(change, self._layer.record, run.environment)
         if present:
             run.write("out", f"already there: {', '.join(present)}\n")
         if run.change.install:
@@ -182,30 +183,39 @@ class PackageRunner:
             raise PackageRefused(f"the interpreter reports no version of Python: {self._interpreter.ready.version!r}")
         return ".".join(parts)
 
+    def _ecosystem(self) -> Ecosystem:
+        assert self._interpreter.ready is not None
+        if self._interpreter.ready.runtime == "node":
+            return NodeEcosystem(self._settings.executable)
+        return PythonEcosystem(self._python_version)
+
     def _start_installer(self, run: _Run, change: PackageChange) -> None:
         assert self._layer is not None
-        tool = find_python_tool(read_python_settings(self._settings.installer))
+        assert run.ecosystem is not None
+        tool = run.ecosystem.find_tool(self._settings.installer)
         self._count += 1
         job = run.job = InstallerJob(self._settings.paths, self._settings.installer, self._count)
         if not tool.incremental:
             change = PackageChange(change.requirements, list(change.requirements.values()), True, [], change.keep)
         job.begin(None if change.rebuild else self._layer.current)
+        tool.prepare(job.target, [*change.requirements.values()])
         if change.install:
             self._start_tool(run, change, job, tool)
         else:
             self._publish(run)
 
-    def _start_tool(self, run: _Run, change: PackageChange, job: InstallerJob, tool: UvTool | PipTool) -> None:
+    def _start_tool(self, run: _Run, change: PackageChange, job: InstallerJob, tool: PackageTool) -> None:
         run.tool = tool
         command = job.command(self._argv(run, change, job, tool), tool, self._settings.place)
         process = run.process = self._process = ToolProcess(command, waits=job.sandbox is not None)
         self._watch.add(process.output, lambda: self._read_output(run, process))
         self._watch.add(process.pidfd, lambda: self._on_exit(run, process))
 
-    def _argv(self, run: _Run, change: PackageChange, job: InstallerJob, tool: UvTool | PipTool) -> list[str]:
+    def _argv(self, run: _Run, change: PackageChange, job: InstallerJob, tool: PackageTool) -> list[str]:
         keep = "".join(f"{name}=={version}\n" for name, version in change.keep.items())
         excludes = "".join(f"{name}\n" for name in excluded_packages(run.environment, change, run.missing))
-        version = ".".join(self._python_version.split(".")[:2]) if self._settings.named else None
+        named = self._settings.named and isinstance(run.ecosystem, PythonEcosystem)
+        version = ".".join(self._python_version.split(".")[:2]) if named else None
         return tool.install(
             InstallRequest(
                 target=job.target,
@@ -280,9 +290,10 @@ class PackageRunner:
         assert run.job is not None
         assert run.change is not None
         assert run.tool is not None
+        assert run.ecosystem is not None
         try:
-            missing = find_missing(run.job.target, run.environment, self._python_version) - run.missing
-            missing -= {normalize(name) for name in installed_versions(run.job.target)}
+            missing = run.ecosystem.find_missing(run.job.target, run.environment) - run.missing
+            missing -= {normalize(name) for name in run.ecosystem.installed(run.job.target)}
             if missing and run.tool.incremental:
                 run.missing |= missing
                 self._start_tool(run, run.change, run.job, run.tool)
@@ -302,8 +313,9 @@ class PackageRunner:
         assert run.job is not None
         assert run.change is not None
         assert self._layer is not None
+        assert run.ecosystem is not None
         before, most = self._layer.record, run.limits.max_package_bytes
-        pins = installed_versions(run.job.target)
+        pins = run.ecosystem.installed(run.job.target)
         size = tree_bytes(run.job.target)
         if size > most and size > before.bytes:
             text = f"the session's packages would have {size // MIB} MB (limits.max-package-bytes = {most})"

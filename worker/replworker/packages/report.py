@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from replworker.packages.changes import normalize, package_key
+from replworker.packages.changes import normalize
 from replworker.packages.layers import LayerRecord
 
 _REASON_CHARS = 700
 NOTHING_CHANGED = "nothing has changed: all of it is installed\n"
 _UV_MARKS = re.compile(r"^\s*(?:error:|×|╰─▶|├─▶|│)\s*", re.M)
+_NPM_LINE = re.compile(r"^npm error (?:(?:E?\d{3}|notarget)\b)?[ \t]*(.*)$", re.M)
+_NPM_SAYS_NOTHING = ("code ", "Log files", "Note that", "tarball, folder")
 _EXTENSION = re.compile(r"\.(?:py|(?:cpython|abi|cp|pypy)[^/]*\.so|so)$")
 
 
@@ -48,7 +50,7 @@ def compare(old: dict[str, str], new: dict[str, str], environment: dict[str, str
     for name, version in added.items():
         earlier = before.get(normalize(name))
         if earlier is not None and earlier != version:
-            modules.update(dict.fromkeys(_top_level(target, name, version), f"{name} {earlier}"))
+            modules.update(dict.fromkeys(_top_level(target, name, version) or {name}, f"{name} {earlier}"))
     for name, version in removed.items():
         modules[name] = f"{name} {version}"
     return Difference(_with_versions(added), _with_versions(removed), modules)
@@ -78,12 +80,12 @@ def change_text(difference: Difference, imported: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines or [NOTHING_CHANGED.strip()])
 
 
-def status_text(record: LayerRecord, environment: dict[str, str]) -> str:
+def status_text(record: LayerRecord, environment: dict[str, str], key_of: Callable[[str], str]) -> str:
     """Return what is installed for a session, and what its environment has."""
-    requested = {package_key(each): each for each in record.requirements}
+    requested = {key_of(each): each for each in record.requirements}
     lines = [f"installed for this session: {len(record.pins)}"]
     for name, version in record.pins.items():
-        asked = requested.get(normalize(name))
+        asked = requested.get(key_of(name))
         lines.append(f"  {name} {version}{f'  (requested: {asked})' if asked else ''}")
     lines += [f"in its environment: {len(environment)}"]
     lines += [f"  {name} {version}" for name, version in sorted(environment.items())]
@@ -94,6 +96,8 @@ def failure_reason(output: str, code: int) -> str:
     """Return why a package tool failed, from the end of its output."""
     if code < 0:
         return f"the installer was killed by signal {-code}; nothing has changed"
+    if npm := _NPM_LINE.findall(output):
+        output = "; ".join(line for line in npm if line and not line.startswith(_NPM_SAYS_NOTHING))
     at = max((output.rfind(mark) for mark in ("No solution found", "error:", "ERROR:")), default=-1)
     text = " ".join(_UV_MARKS.sub("", output[max(at, 0) :]).split())
     shown = text if len(text) <= _REASON_CHARS else text[:_REASON_CHARS] + "…"

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from replworker.packages.index_settings import IndexSettings
 
@@ -43,6 +44,38 @@ class InstallRequest:
     dry_run: bool = False
 
 
+class PackageTool(Protocol):
+    """A package tool."""
+
+    @property
+    def program(self) -> str:
+        """The program."""
+
+    @property
+    def index(self) -> IndexSettings:
+        """The configuration of the index."""
+
+    @property
+    def incremental(self) -> bool:
+        """True if it keeps what is installed in the target."""
+
+    def paths(self) -> tuple[str, ...]:
+        """Return paths that it reads beside its own installation and its index."""
+
+    def environment(self, cache: str, job: str) -> dict[str, str]:
+        """Return its variables, for its cache and the directory of the job."""
+
+    def prepare(self, target: str, requirements: Sequence[str]) -> None:
+        """Prepare the target for what it shall have.
+
+        Raises:
+            OSError: it cannot be written
+        """
+
+    def install(self, wanted: InstallRequest) -> list[str]:
+        """Return the command that installs packages."""
+
+
 @dataclass(frozen=True, slots=True)
 class UvTool:
     """uv: keeps what is installed in the target where it fits, and leaves out what the environment has."""
@@ -60,6 +93,9 @@ class UvTool:
         own = {"UV_CONFIG_FILE": f"{job}/uv.toml"} if "uv.toml" in self.index.files else {"UV_NO_CONFIG": "1"}
         netrc = {"NETRC": f"{job}/netrc"} if "netrc" in self.index.files else {}
         return {**_UV_ENV, "UV_CACHE_DIR": f"{cache}/uv", **own, **netrc}
+
+    def prepare(self, target: str, requirements: Sequence[str]) -> None:
+        """Do nothing: the command names the packages."""
 
     def install(self, wanted: InstallRequest) -> list[str]:
         """Return the command that installs packages."""
@@ -89,6 +125,9 @@ class PipTool:
         """Return its variables, for its cache and the directory of the job."""
         netrc = {"NETRC": f"{job}/netrc"} if "netrc" in self.index.files else {}
         return {**_PIP_ENV, "PIP_CACHE_DIR": f"{cache}/pip", **netrc}
+
+    def prepare(self, target: str, requirements: Sequence[str]) -> None:
+        """Do nothing: the command names the packages."""
 
     def install(self, wanted: InstallRequest) -> list[str]:
         """Return the command that installs packages."""

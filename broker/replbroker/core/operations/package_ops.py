@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from replbroker.core.effects import Peer, StartEgress
 from replbroker.core.operations.eval_ops import EvalOps
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
@@ -9,10 +11,11 @@ from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError
-from replwire.packages import InvalidPackage, parse_python_package
+from replwire.packages import InvalidPackage, parse_node_package, parse_python_package
 
 INSTALL_ACTIONS = frozenset({"add", "rm", "update", "instantiate", "resolve"})  # those that start an installer
 _NAMED = ("add", "rm")
+_PARSERS: dict[str, Callable[[str], object]] = {"python": parse_python_package, "node": parse_node_package}
 
 
 class PackageOps:
@@ -30,14 +33,15 @@ class PackageOps:
             RequestError: The runtime has no packages, a name is none, or a rule does not permit it.
         """
         runtime = session.spec.runtime
-        if runtime != "python":
+        parse = _PARSERS.get(runtime)
+        if parse is None or (runtime, request.action) == ("node", "test"):
             raise RequestError("not-supported", f"env {request.action} is not for {runtime} sessions")
         if request.action in _NAMED and not request.packages:
             raise RequestError("invalid-request", f"env {request.action} requires packages")
         if request.action in INSTALL_ACTIONS:
             for text in request.packages:
                 try:
-                    parse_python_package(text)
+                    parse(text)
                 except InvalidPackage as error:
                     raise RequestError("invalid-request", f"packages: {error}") from None
             self._check_rule(session, request, peer, now)

@@ -16,13 +16,14 @@ import { lookup } from './lookup.mjs';
 import { Modules, publish } from './modules.mjs';
 import { Names } from './names.mjs';
 import { Runner } from './runner.mjs';
+import { readProject } from './project.mjs';
 import { dump, restore } from './snapshot.mjs';
 import { Input } from './stdin.mjs';
 import { Streams } from './streams.mjs';
 
 const EXIT_PROTOCOL = 70; // EX_SOFTWARE: protocol violation by the worker
 const BREACH = Symbol('breach');
-const CAN = ['vars', 'clear', 'complete', 'lookup', 'dump', 'restore'];
+const CAN = ['vars', 'clear', 'complete', 'lookup', 'dump', 'restore', 'packages'];
 
 const [controlFd, lateFd] = process.argv.slice(2, 4).map(Number);
 const { reallyExit } = process;
@@ -97,17 +98,31 @@ function answers() {
     complete: (message) => ({ t: 'completions', ...complete(message, { engine, names }) }),
     lookup: (message) => ({ t: 'found', ...lookup(message, engine) }),
     dump: (message) => ({ t: 'dumped', ...dump(message, { engine, names }) }),
+    packages: (message) => ({ t: 'packages', ...packages(message) }),
     restore: (message) => ({ t: 'dumped', ...restore(message, { engine, names }) }),
   };
 }
 
+/** Use a directory of installed packages, and read the file of a project; both only if asked for. */
+function packages({ path, file, modules: names }) {
+  if (!Array.isArray(names)) return { error: 'modules is no list' };
+  try {
+    if (typeof path === 'string') modules.install(path);
+    const imported = modules.outdated(names.map(String));
+    return { error: null, imported, ...(typeof file === 'string' ? readProject(file) : {}) };
+  } catch (failed) {
+    return { error: cut(`${failed.name}: ${failed.message}`, MESSAGE_BYTES)[0] };
+  }
+}
+
 /** Set directory, environment and limits. Reports an error and does the rest anyway. */
-function assign({ cwd, env, limits: wanted }) {
+function assign({ cwd, env, limits: wanted, packages: installed }) {
   let error = null;
   try {
     limits.update(wanted);
     Error.stackTraceLimit = limits.traceFrames + 8; // 8: the driver's frames, which are not shown
     Object.assign(process.env, env ?? {});
+    if (typeof installed === 'string') modules.install(installed);
     if (typeof cwd === 'string') process.chdir(cwd);
     modules.follow();
   } catch (failed) {

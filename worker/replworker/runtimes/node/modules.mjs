@@ -20,6 +20,9 @@ export class Modules {
   #directory = null;
   #load = null;
   #require = null;
+  #packages = null; // where the session's installed packages are
+  #earlier = []; // where they were before
+  #fallback = null; // loads from there
 
   constructor() {
     const load = (...args) => this.#import(...args);
@@ -37,12 +40,7 @@ export class Modules {
     if (directory === this.#directory) return;
     this.#directory = directory;
     const file = path.join(directory, '[eval]');
-    // import() resolves from the file that contains it, so a module of that directory does it.
-    const module = new Module(file);
-    module.filename = file;
-    module.paths = Module._nodeModulePaths(directory);
-    module._compile(LOADER, file);
-    this.#load = module.exports;
+    this.#load = loader(file);
     const mine = !('require' in globalThis) || globalThis.require === this.#require;
     this.#require = createRequire(file);
     if (mine) hidden('require', this.#require);
@@ -57,6 +55,25 @@ export class Modules {
     }
   }
 
+  /** Find packages in a directory of installed ones too, after those of the working directory.
+   *
+   * `require` of every module does, by NODE_PATH; `import` of evals only. Each generation has a path of its own, since
+   * Node remembers for ever what it has not found at a path. */
+  install(directory) {
+    const others = (process.env.NODE_PATH ?? '').split(path.delimiter).filter((each) => each && each !== this.#packages);
+    if (this.#packages !== null) this.#earlier.push(this.#packages);
+    this.#packages = path.join(directory, 'node_modules');
+    process.env.NODE_PATH = [...others, this.#packages].join(path.delimiter);
+    Module._initPaths();
+    this.#fallback = loader(path.join(directory, '[eval]'));
+  }
+
+  /** Return the packages among these that were required from an earlier generation than the one in use. */
+  outdated(names) {
+    const files = Object.keys(this.#require.cache).filter((file) => !file.startsWith(this.#packages + path.sep));
+    return names.filter((name) => this.#earlier.some((place) => files.some((file) => file.startsWith(path.join(place, name) + path.sep))));
+  }
+
   /** Drop a file from require()'s cache. */
   forget(file) {
     if (this.#require.cache[file] === undefined) return false;
@@ -64,9 +81,21 @@ export class Modules {
     return true;
   }
 
+  async #find(what, options) {
+    try {
+      return await this.#load(what, options);
+    } catch (error) {
+      const isBare = typeof what === 'string' && /^(?:@[^/]+\/)?[\w-]/.test(what) && !what.includes(':');
+      if (this.#fallback === null || !isBare || error?.code !== 'ERR_MODULE_NOT_FOUND') throw error;
+      return this.#fallback(what, options).catch((second) => {
+        throw second?.code === 'ERR_MODULE_NOT_FOUND' ? error : second;
+      });
+    }
+  }
+
   async #import(what, options, names) {
     this.pending++;
-    const space = await this.#load(what, options).finally(() => this.pending--);
+    const space = await this.#find(what, options).finally(() => this.pending--);
     for (const name of names ?? []) {
       if (!(name in space)) {
         throw new SyntaxError(`The requested module '${what}' does not provide an export named '${name}'`);
@@ -74,6 +103,15 @@ export class Modules {
     }
     return space;
   }
+}
+
+/** Return import() as a module of that name has it: it resolves from the file that contains it. */
+function loader(file) {
+  const module = new Module(file);
+  module.filename = file;
+  module.paths = Module._nodeModulePaths(path.dirname(file));
+  module._compile(LOADER, file);
+  return module.exports;
 }
 
 function hidden(name, value) {
