@@ -190,6 +190,7 @@ class WorkerSession:
         body = frame[HEADER_BYTES:]
         if header.kind == FrameKind.RESUME:
             self._checkpoints.resume(header.epoch, _decode_resume(body))
+            self._packages.show_again()
         elif header.kind in (FrameKind.REQUEST, FrameKind.CANCEL) and self._checkpoints.is_void(header.epoch):
             return
         elif header.kind == FrameKind.REQUEST:

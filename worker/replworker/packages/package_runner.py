@@ -127,6 +127,12 @@ class PackageRunner:
         self._interpreter.request(frames.PackagesFrame(number, file=file), lambda event: self._on_listed(run, event))
         return number
 
+    def show_again(self) -> None:
+        """Have the interpreter import from the newest generation, after it has gone back to a moment before that."""
+        if self._layer is not None and (path := self._layer.show()) is not None:
+            frame = frames.PackagesFrame(self._interpreter.next_number(), path)
+            self._interpreter.request(frame, lambda _: None)
+
     @property
     def is_installing(self) -> bool:
         """True while an installer runs."""
