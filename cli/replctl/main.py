@@ -44,6 +44,7 @@ COMMANDS = {
     ),
     "stack": CommandEntry("replctl.commands.inspection:stack", "Show the current stack of a running session."),
     "load": CommandEntry("replctl.commands.eval:load", "Run a file on the broker's machine."),
+    "cp": CommandEntry("replctl.commands.files:cp", "Copy a file into a session, or from it."),
     "env": CommandEntry("replctl.commands.env:env", "Manage Python environments and packages."),
     "allow-hosts": CommandEntry("replctl.commands.network:allow_hosts", "Let a session reach more hosts for a time."),
     "clone": CommandEntry("replctl.commands.sessions:clone", "Clone a session."),

@@ -309,3 +309,13 @@ def test_a_refusal_names_the_session_as_the_caller_has_to(two: CoreHarness) -> N
     two.send("eval", OTHER, session="hers", code="1")
     assert "session uid:1001/hers " in two.request("clear-bindings", session="uid:1001/hers")["err"]
     assert "session hers " in two.request("clear-bindings", OTHER, session="hers")["err"]
+
+
+def test_who_may_read_a_session_gets_no_file_of_it(two: CoreHarness) -> None:
+    for level in ("read", "write"):
+        two.request("share", session="work", level=level, who="uid:1001")
+        asked = two.send("get-file", OTHER, session="self/work", file="secret")
+        if level == "read":
+            assert two.final_reply(asked)["status"] == FORBIDDEN
+    two.worker().reply(asked, data="aGkK")
+    assert two.final_reply(asked)["data"] == "aGkK"

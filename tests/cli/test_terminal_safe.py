@@ -50,6 +50,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "lookup": [["a"]],
     "stack": [["s"]],
     "load": [["/file"]],
+    "cp": [["/etc/passwd", "s:f"], ["s:f", f"/tmp/rpl-cp-{os.getpid()}"]],
     "env": [["show"], ["activate", "@x"], ["deactivate"], ["pkg", "status"]],
     "allow-hosts": [["a.test", "-s", "s"]],
     "clone": [["s", "t"]],

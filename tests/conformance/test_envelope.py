@@ -138,7 +138,7 @@ def test_a_request_without_a_usable_id_is_answered_under_an_empty_one(
         ({"op": 123}, "op must be a string"),
         ({"op": "ping", "store_history": True}, "request keys must use kebab-case"),
         ({"op": "ping", "Upper": 1}, "request keys must use kebab-case"),
-        ({"op": "ping", "data": {}}, "request message must use a flat JSON envelope"),
+        ({"op": "ping", "more": {}}, "request message must use a flat JSON envelope"),
         ({"op": "eval", "code": {"a": 1}}, "request message must use a flat JSON envelope"),
     ],
 )

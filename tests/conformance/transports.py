@@ -99,7 +99,7 @@ class BrokerSites:
     def start(*settings: str) -> BrokerProcess:
         """Start a broker process, which `remove` stops."""
         directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
-        return BrokerProcess(directory, *_LISTENERS, *settings)
+        return BrokerProcess(directory, *_LISTENERS, *settings, cwd=directory)
 
     @staticmethod
     def remove(broker: BrokerProcess) -> None:

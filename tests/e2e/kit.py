@@ -98,6 +98,7 @@ class BrokerProcess:
         through: Sequence[str] = (),
         uid: int | None = None,
         config_in: Path | None = None,
+        cwd: Path | None = None,
     ) -> None:
         """Start the broker.
 
@@ -113,9 +114,10 @@ class BrokerProcess:
             through: A command that runs the broker's command, which it gets as arguments.
             uid: The owner of the state directory.
             config_in: Directory of the config file, instead of the state directory.
+            cwd: Its working directory, and so that of sessions that have none of their own.
         """
         self.directory = directory
-        self._through = through
+        self._through, self._cwd = through, cwd
         self.environ = {**os.environ, "REPLCTL_STATE_DIR": str(directory)}
         self._max_file_bytes = max_file_bytes
         self._config = (config_in or directory) / "config.toml"
@@ -140,7 +142,9 @@ class BrokerProcess:
         if self._max_file_bytes is not None:  # what a full disk does to every write, without filling one
             command = ["prlimit", f"--fsize={self._max_file_bytes}", *command]
         command = [*self._through, *command]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, env=self.environ)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=self.log, env=self.environ, cwd=self._cwd
+        )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, (self.directory / "log").read_text()

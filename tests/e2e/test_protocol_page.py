@@ -31,6 +31,8 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     ],
     "read": [{"session": "p", "eval_id": 1}, {"session": "p", "eval_id": 0}, {"session": "p", "eval_id": 99}],
     "load-file": [{"file": "/etc/passwd"}],
+    "put-file": [{"session": "p", "file": "/dev/zero"}, {"session": "p", "file": "/no/such/place"}],
+    "get-file": [{"session": "p", "file": "/etc/passwd"}, {"session": "p", "file": "/dev/zero"}],
     "interrupt": [{"session": "p"}],
     "stdin": [{"session": "p", "input": "a\n"}],
     "jobs": [{"session": "p"}],

@@ -23,6 +23,8 @@ ATTEMPTS: dict[str, Attempt] = {
     "eval": Attempt(S | {"code": "secret"}),
     "load-file": Attempt(S | {"file": "FILE"}),
     "reload-file": Attempt(S | {"file": "FILE"}),
+    "put-file": Attempt(S | {"file": "planted"}),
+    "get-file": Attempt(S | {"file": "planted"}),
     "read": Attempt(S | {"eval-id": 1}),
     "interrupt": Attempt(S | {"all": True}),
     "stdin": Attempt(S | {"input": "not yours\n"}),

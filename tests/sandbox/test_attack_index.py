@@ -10,18 +10,19 @@ from pathlib import Path
 import pytest
 
 from attack_index import INDEXED_ATTACKS, IndexedAttack
+from file_attacks import FILE_ATTACKS
 from package_attacks import PACKAGE_ATTACKS
 from state_attacks import STATE_ATTACKS
 
 ROOT = Path(__file__).parents[2]
-ATTACKS = [*INDEXED_ATTACKS, *PACKAGE_ATTACKS, *STATE_ATTACKS]
+ATTACKS = [*INDEXED_ATTACKS, *PACKAGE_ATTACKS, *STATE_ATTACKS, *FILE_ATTACKS]
 LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
 
 def test_the_table_is_the_list() -> None:
     text = (ROOT / "docs/security.md").read_text()
     rows = re.findall(
-        r"^\| (broker|session|start-up|network|packages) \| ([^|]*) \| ([^|]*) \| `([^|]*)` \|$", text, re.M
+        r"^\| (broker|session|start-up|network|packages|files) \| ([^|]*) \| ([^|]*) \| `([^|]*)` \|$", text, re.M
     )
     assert rows == [tuple(each) for each in ATTACKS]
 

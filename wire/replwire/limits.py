@@ -98,6 +98,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     transfer_idle_ms: Annotated[
         int, documented("time without a part after which an unfinished transfer is dropped", "ms", 100, HOUR_MS)
     ] = MINUTE_MS
+    max_transfer_bytes: Annotated[
+        int,
+        documented(
+            "file moved by `put-file` or `get-file`; a session's files are also limited by `sandbox.file-bytes`",
+            "bytes",
+            0,
+            1024 * 1024 * MIB,
+        ),
+    ] = 1024 * MIB
     max_checkpoints: Annotated[
         int,
         documented("checkpoints of one session; the oldest without a name is dropped first", "checkpoints", 1, 100),

@@ -29,6 +29,7 @@ from replwire.replies import SkippedName
 from replworker.checkpoints.session_checkpoints import SessionCheckpoints
 from replworker.descriptor_watch import DescriptorWatch
 from replworker.eval_runner import EvalRunner
+from replworker.file_transfer import FileTransfer
 from replworker.info import Inspector
 from replworker.interpreter import Interpreter
 from replworker.introspection import NameQueries
@@ -119,11 +120,14 @@ class WorkerSession:
         names = NameQueries(replies, interpreter, timers, streams)
         self._names = names
         inspector = Inspector(replies, interpreter, process, names, timers, memory, streams, settings.confinement)
+        files = FileTransfer(process, replies, timers, settings.confinement, lambda: streams.limits)
         self.handle_interpreter_frame = interpreter.handle_frame
         self._query_handlers: dict[str, Callable[[int, bytes], None]] = {
             "read": lambda route, body: reads.read(route, _decode_read(body)),
             "stdin": lambda route, body: answer_stdin(streams, replies, self._assignment, route, body),
             "info": inspector.handle_info,
+            "put-file": files.handle_put,
+            "get-file": files.handle_get,
             "stack": inspector.handle_stack,
             "complete": names.handle_complete,
             "lookup": names.handle_lookup,

@@ -62,6 +62,12 @@ class SessionSandbox:
     workspace: str | None = None  # the session's directory, once it is mounted
     secrets: PreparedSecrets | None = None
 
+    @property
+    def rights(self) -> Rights | None:
+        """Rights of the user whom the session's processes run as; None: the broker's own."""
+        uid = self.wrapper.run_as
+        return None if uid is None else Rights(uid, uid, ())
+
     def enter(
         self, directory: str | None, needed: bool, granted: GetGrant, listeners: Sequence[Listener] = ()
     ) -> EnteredSandbox:

@@ -43,6 +43,17 @@ def request(op: str, fields: dict[str, Any]) -> Flow[Reply]:
     return final_reply(pending)
 
 
+def request_patiently(op: str, fields: dict[str, Any]) -> Flow[Reply]:
+    """Send an operation like `request`, again when the broker says that there were too many."""
+    while True:
+        try:
+            return (yield from request(op, fields))
+        except ReplError as error:
+            if error.code != "rate-limited" or error.retry_after_ms is None:
+                raise
+            yield Pause(error.retry_after_ms / 1000)
+
+
 def run(op: str, fields: dict[str, Any], timeout: float | None, on_output: OnOutput | None = None) -> Flow[Result]:
     """Send an operation that runs or reads an eval, and return its result."""
     pending: PendingRequest = yield Exchange(op, fields, timeout, on_output)

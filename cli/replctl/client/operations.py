@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from replctl.client import flows, request_fields
-from replctl.client.base import BaseClient, ReplyT, ResultT
+from replctl.client.base import ReplyT, ResultT
+from replctl.client.file_operations import FileOperations
 from replctl.client.result import OnOutput
 from replwire.identifiers import DEFAULT_SESSION
 
 
-class Operations(BaseClient[ReplyT, ResultT]):
+class Operations(FileOperations[ReplyT, ResultT]):
     """Operations shared by `Client` and `AsyncClient`. Each raises ReplError if the broker refuses."""
 
     def read(

@@ -30,7 +30,7 @@ def save_session(session: str, file: str | os.PathLike[str]) -> flows.Flow[Reply
         checksum, offset = SnapshotChecksum(), 0
         while offset < (reply.bytes or 0):
             fields = {"session": reply.session, "snapshot": reply.snapshot, "offset": offset}
-            part = (yield from _request_patiently("get-snapshot", fields)).part or b""
+            part = (yield from flows.request_patiently("get-snapshot", fields)).part or b""
             if not part:
                 break
             out.write(part)
@@ -57,7 +57,7 @@ def open_saved(file: str | os.PathLike[str], fields: dict[str, Any]) -> flows.Fl
             part = source.read(most)
             is_last = not part or offset + len(part) >= size
             put = {"snapshot": snapshot, "offset": offset, "part": part, "last": is_last}
-            snapshot = (yield from _request_patiently("put-snapshot", put)).snapshot
+            snapshot = (yield from flows.request_patiently("put-snapshot", put)).snapshot
             offset += len(part)
     return (yield from flows.request("new-session", {**fields, "snapshot": snapshot}))
 
@@ -69,17 +69,6 @@ def read_header(file: str | os.PathLike[str]) -> SnapshotHeader:
             return decode_header(source.read(MAX_HEADER_BYTES))[0]
         except SnapshotRefused as refused:
             raise ReplError("snapshot-failed", f"the snapshot cannot be used: {refused}") from None
-
-
-def _request_patiently(op: str, fields: dict[str, Any]) -> flows.Flow[Reply]:
-    """Send a request, again when the broker says that there were too many."""
-    while True:
-        try:
-            return (yield from flows.request(op, fields))
-        except ReplError as error:
-            if error.code != "rate-limited" or error.retry_after_ms is None:
-                raise
-            yield flows.Pause(error.retry_after_ms / 1000)
 
 
 def _open_regular(path: str, flags: int) -> int:

@@ -91,6 +91,11 @@ class CommandOutput:
         """Print a message of replctl to stderr. Further lines are indented, so none can look like another message."""
         self._write_line("err", f"replctl: {escape_lines(text, '  ')}")
 
+    def progress(self, text: str) -> None:
+        """Show a line on a terminal in place of the last such line; an empty one removes it."""
+        if os.isatty(self._files["err"]) and os.environ.get("TERM", "dumb") != "dumb":
+            self._write("err", f"\r\x1b[K{escape_control(text)}".encode())
+
     def json(self, data: Any) -> None:
         """Print one object as a line of JSON."""
         try:

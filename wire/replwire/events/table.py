@@ -25,6 +25,7 @@ _ALL: tuple[type[Event], ...] = (
     state_types.SessionRolledBack,
     types.SessionMoved,
     types.SessionClosed,
+    types.FileWritten,
     types.EvalAccepted,
     types.EvalQueued,
     types.EvalStarted,

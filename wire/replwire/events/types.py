@@ -86,6 +86,13 @@ class SessionClosed(Event, frozen=True, kw_only=True, rename="kebab", tag="sessi
     reason: str
 
 
+class FileWritten(Event, frozen=True, kw_only=True, rename="kebab", tag="file/written"):
+    """A client has put a file into the session."""
+
+    file: Annotated[str, documented("its path in the session")]
+    bytes: int
+
+
 class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/accepted"):
     """An eval, or another queued operation, was accepted. Exactly one `eval/finished` follows."""
 

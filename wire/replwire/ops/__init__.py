@@ -6,6 +6,7 @@ from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionReque
 from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
 from replwire.ops.checkpoints import Branch, Checkpoint, DropCheckpoint, LsCheckpoints, Rollback
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
+from replwire.ops.files import GetFile, PutFile
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.network import AllowHosts
 from replwire.ops.sessions import (
@@ -45,6 +46,7 @@ __all__ = [
     "DropCheckpoint",
     "Env",
     "Eval",
+    "GetFile",
     "GetSnapshot",
     "Hello",
     "History",
@@ -62,6 +64,7 @@ __all__ = [
     "OpensSession",
     "PackageAction",
     "Ping",
+    "PutFile",
     "PutSnapshot",
     "Queueable",
     "QueuedRequest",
@@ -91,6 +94,8 @@ OPS: dict[str, type[Request]] = {
     "eval": Eval,
     "load-file": LoadFile,
     "reload-file": ReloadFile,
+    "put-file": PutFile,
+    "get-file": GetFile,
     "read": Read,
     "interrupt": Interrupt,
     "stdin": Stdin,

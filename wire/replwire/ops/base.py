@@ -41,6 +41,7 @@ OF_ANY_ANSWER = (
 
 Positive = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
+Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # granted by a person
 Part = bytes  # base64 on the wire, at most `max-part-bytes`
 Project = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # an absolute path, up to Linux's PATH_MAX

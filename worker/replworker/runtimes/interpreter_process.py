@@ -320,6 +320,18 @@ class InterpreterProcess:
         except OSError:
             return None
 
+    def open_root(self) -> int:
+        """Return an O_PATH descriptor of the root directory that it sees.
+
+        Raises:
+            OSError: it has ended
+        """
+        fd = os.open(f"/proc/{self.pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if select.select([self._inner_pidfd], [], [], 0)[0]:  # the pid may already be another process's
+            os.close(fd)
+            raise ProcessLookupError
+        return fd
+
     def process_tree(self) -> list[tuple[int, str]]:
         """Return its process tree as pids and command lines, bounded in number."""
         found: list[tuple[int, str]] = []

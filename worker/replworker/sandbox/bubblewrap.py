@@ -38,6 +38,11 @@ class BubblewrapSandbox:
         self.group.create()
         self._helper: MountHelper | None = None
 
+    @property
+    def run_as(self) -> int | None:
+        """Host user of the session, if the broker is root."""
+        return self._plan.run_as
+
     # --- SandboxWrapper ---
 
     def enter(self) -> None:

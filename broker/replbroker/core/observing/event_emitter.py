@@ -226,6 +226,10 @@ class EventEmitter:
             name=name,
         )
 
+    def emit_file_written(self, session: Session, agent: str | None, file: str, size: int) -> None:
+        """Emit that a client has put a file into a session."""
+        self._bus.emit(events.FileWritten, session, agent=agent, file=file, bytes=size)
+
     def emit_session_rolled_back(self, session: Session, report: RolledBackBody, cause: str | None) -> None:
         """Emit that a session goes on from a checkpoint: its epoch is over."""
         self.metrics.rollbacks["request" if cause is None else "crash"] += 1

@@ -55,6 +55,8 @@ class OperationDispatcher:
             wire.Eval: evals.eval,
             wire.LoadFile: evals.submit_request,
             wire.ReloadFile: evals.submit_request,
+            wire.PutFile: queries.forward,
+            wire.GetFile: queries.get_file,
             wire.Read: evals.read,
             wire.Interrupt: evals.interrupt,
             wire.Jobs: evals.jobs,

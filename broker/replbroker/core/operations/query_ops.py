@@ -44,7 +44,7 @@ class QueryOps:
             raise state.limit_error("concurrency-limit-reached", "max-waiting-reads", err)
         holder = state.access.holder_of(request, peer)
         state.quotas.check(READS, holder)
-        query = WorkerRequest(session, state.new_route(), peer, holder, request.id, request.op, body)
+        query = WorkerRequest(session, state.new_route(), peer, holder, request, body)
         state.quotas.charge(READS, holder)
         session.inflight[query.route] = query
         state.routes[query.route] = query
@@ -74,6 +74,11 @@ class QueryOps:
         session = self._state.lookup.get(request, peer)
         session.last_active = now
         self.send_or_defer(self.create_request(session, peer, request, body), now)
+
+    def get_file(self, request: wire.GetFile, peer: Peer, body: bytes, now: float) -> None:
+        """Forward a request for a file: not for those who may only read the session, because code could read it."""
+        self._state.access.check(self._state.lookup.get(request, peer), peer, changes=True)
+        self.forward(request, peer, body, now)
 
     def forward_anywhere(self, request: wire.Complete | wire.Lookup, peer: Peer, body: bytes, now: float) -> None:
         """Forward a request to its session's worker, or without a session to that of an ephemeral one."""

@@ -53,7 +53,14 @@ class _SavedSnapshot(msgspec.Struct):
     bytes: int
 
 
+class _WrittenFile(msgspec.Struct):
+    file: str
+    bytes: int = 0
+    sha256: str | None = None  # with the last part
+
+
 _decode_checkpoint = msgspec.json.Decoder(_TakenCheckpoint).decode
+_decode_written = msgspec.json.Decoder(_WrittenFile).decode
 _decode_saved = msgspec.json.Decoder(_SavedSnapshot).decode
 _decode_status = msgspec.json.Decoder(_Status).decode
 
@@ -179,7 +186,14 @@ class WorkerProtocol:
                 state.emitter.emit_session_saved(target, saved.count, saved.bytes)
             self._scheduler.lifecycle.on_eval_finished(target, outcome, now)
         else:
+            if target.op == "put-file" and outcome == Outcome.OK:
+                self._emit_written(target, memoryview(frame)[HEADER_BYTES:])
             self._scheduler.lifecycle.on_request_finished(target, now)
+
+    def _emit_written(self, request: WorkerRequest, body: memoryview) -> None:
+        reply = _decode_written(body)
+        if reply.sha256 is not None:
+            self._state.emitter.emit_file_written(request.session, request.agent_label, reply.file, reply.bytes)
 
     def _with_ignored_fields(self, peer: Peer, request_id: str, body: bytes | memoryview) -> bytes | memoryview:
         """Add the names of the request's unknown fields to its final message."""

@@ -12,7 +12,7 @@ from replbroker.core.sessions.output_summary import OutputSummary
 from replwire.deadlines import Deadline
 from replwire.identities import Principal
 from replwire.link import BranchedBody, SnapshotBody
-from replwire.ops import Queueable
+from replwire.ops import Queueable, Request
 
 if TYPE_CHECKING:
     from replbroker.core.sessions.session import Session
@@ -101,17 +101,28 @@ class EvalTask:
 class WorkerRequest:
     """A request other than an eval that the session's worker answers."""
 
-    __slots__ = ("body", "deadline", "eval_id", "holder", "op", "peer", "request_id", "route", "session", "wait_ms")
+    __slots__ = (
+        "agent_label",
+        "body",
+        "deadline",
+        "eval_id",
+        "holder",
+        "op",
+        "peer",
+        "request_id",
+        "route",
+        "session",
+        "wait_ms",
+    )
 
-    def __init__(
-        self, session: Session, route: int, peer: Peer, holder: Holder, request_id: str, op: str, body: bytes
-    ) -> None:
+    def __init__(self, session: Session, route: int, peer: Peer, holder: Holder, request: Request, body: bytes) -> None:
         self.session = session
         self.route = route
         self.peer: Peer | None = peer
         self.holder = holder
-        self.request_id = request_id
-        self.op = op
+        self.agent_label = request.agent
+        self.request_id = request.id
+        self.op = request.op
         self.body = body
         self.eval_id = 0
         self.wait_ms = 0
