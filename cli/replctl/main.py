@@ -22,6 +22,7 @@ class CommandEntry(NamedTuple):
 
 COMMANDS = {
     "eval": CommandEntry("replctl.commands.eval:eval_", "Run code in a session."),
+    "run": CommandEntry("replctl.commands.run:run", "Run a script with arguments in a session."),
     "read": CommandEntry("replctl.commands.eval:read", "Show an eval's output and result."),
     "interrupt": CommandEntry(
         "replctl.commands.sessions:interrupt", "Interrupt a session's running eval; variables are kept."

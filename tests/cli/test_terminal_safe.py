@@ -32,14 +32,15 @@ FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200e\u200f\u
 # What each command is run with. A command that is not here fails the test: add it.
 ARGUMENTS: dict[str, list[list[str]]] = {
     "eval": [["1"]],
+    "run": [["/dev/null", "a"]],
     "read": [["s", "1"], ["s", "0", "--grep", NASTY.replace("\0", "")]],
     "interrupt": [["s"]],
     "stdin": [["s", "text"]],
     "attach": [["s"]],
     "new": [[], ["s"]],
-    "ls": [[]],
+    "ls": [[], ["-q"]],
     "info": [["s"]],
-    "jobs": [["s"]],
+    "jobs": [["s"], []],
     "vars": [["s"]],
     "history": [["s"], ["s", "--search", "a"]],
     "tail": [["s"], []],

@@ -7,6 +7,7 @@ import os
 import click
 
 from replctl.client import request_fields
+from replctl.client.result import Result
 from replctl.commands.context import (
     CommandContext,
     SessionCommand,
@@ -20,14 +21,21 @@ from replctl.commands.foreground import (
     confirm_at_terminal,
     empty_eval_json,
     show_result,
-    single_input,
 )
-from replctl.commands.params import Duration, directory_for_new, parse_env, runtime_for_new
+from replctl.commands.params import Duration, directory_for_new, parse_env, read_source, runtime_for_new
+from replctl.commands.program import (
+    exit_status_of,
+    given_input,
+    open_session,
+    program_inputs,
+    runtime_of_file,
+    set_arguments,
+)
 
 
 @click.command()
-@click.argument("code", required=False)
-@click.option("-f", "--file", type=click.Path(), help="Run this file; - for stdin.")
+@click.argument("words", nargs=-1, metavar="CODE | -f FILE [ARG]...")
+@click.option("-f", "--file", type=click.Path(), help="Run this file, with ARGs as sys.argv; - for stdin.")
 @session_option
 @click.option("--ephemeral", is_flag=True, help="Run in an ephemeral session, deleted afterwards.")
 @click.option("--timeout", type=Duration(), help="Limit of the run time.")
@@ -35,6 +43,7 @@ from replctl.commands.params import Duration, directory_for_new, parse_env, runt
 @click.option("--runtime", metavar="NAME|PATH", help="Runtime of a new session.")
 @click.option("--cwd", metavar="DIR", help="Working directory of a new session. [the current one]")
 @click.option("--env", multiple=True, metavar="K=V", help="Environment variable of a new session; repeatable.")
+@click.option("--fail", is_flag=True, help="Exit with the status of bash's last command, or of sys.exit().")
 @click.option("--silent", is_flag=True, help="Do not send the value.")
 @click.option("--no-create", is_flag=True, help="Fail if the session does not exist.")
 @click.option("--idempotency-key", metavar="KEY", help="Never run the code twice for the same key.")
@@ -48,7 +57,7 @@ from replctl.commands.params import Duration, directory_for_new, parse_env, runt
 @with_common_options
 def eval_(
     context: CommandContext,
-    code: str | None,
+    words: tuple[str, ...],
     file: str | None,
     session: str,
     ephemeral: bool,
@@ -57,6 +66,7 @@ def eval_(
     runtime: str | None,
     cwd: str | None,
     env: tuple[str, ...],
+    fail: bool,
     silent: bool,
     no_create: bool,
     idempotency_key: str | None,
@@ -68,15 +78,22 @@ def eval_(
 
     Output is shown live, the value of the last expression at the end.
     """
-    text, from_stdin = _read_code(code, file)
+    text, from_stdin = _read_code(words, file)
+    arguments = words if file is not None else ()
+    if arguments and (ephemeral or no_create):
+        raise click.UsageError("ARGs need a session: replctl run --ephemeral FILE ARG... opens one for a script")
     if timeout is not None and timeout <= 0:
         raise click.UsageError("--timeout must be positive")
-    answers = [] if feed is None else [single_input(feed + "\n")]
-    if os.isatty(0) and not from_stdin:
-        answers.append(TERMINAL)
+    piped = ephemeral and not os.isatty(0)  # of no use: what it cannot answer, no other client could
+    answers = given_input(feed) if from_stdin or piped else program_inputs(feed)
     decide = confirm_at_terminal if TERMINAL in answers and os.isatty(2) and not context.json else None
     context.empty_result = empty_eval_json(session)
     with context.client() as client:
+        directory = directory_for_new(cwd, client.address.endpoint)
+        wanted = runtime_for_new(runtime, None)[0]
+        if file is not None and arguments:
+            open_session(context, client, session, wanted, directory, parse_env(env), cwd is not None)
+            set_arguments(client, session, file, arguments, runtime_of_file(file))
         fields = request_fields.eval_fields(
             text,
             session,
@@ -85,8 +102,8 @@ def eval_(
             silent=silent,
             create=not no_create,
             ephemeral=ephemeral,
-            runtime=runtime_for_new(runtime, None)[0],
-            cwd=directory_for_new(cwd, client.address.endpoint),
+            runtime=wanted,
+            cwd=directory,
             cwd_needed=cwd is not None,
             env=parse_env(env),
             expect_epoch=expect_epoch,
@@ -94,7 +111,12 @@ def eval_(
             traceparent=traceparent,
             allow_stdin=bool(answers) or not ephemeral,  # no other client can send input to an ephemeral session
         )
-        return ForegroundEval(context, client, fields, answers, decide).run()
+        report = _show_with_status if fail else show_result
+        return ForegroundEval(context, client, fields, answers, decide, report).run()
+
+
+def _show_with_status(context: CommandContext, result: Result) -> int:
+    return show_result(context, result, status=exit_status_of(result))
 
 
 @click.command(cls=SessionCommand)
@@ -154,20 +176,10 @@ def load(
         return show_result(context, client.load(os.path.abspath(file), session, reload, timeout, wait, live))
 
 
-def _read_code(code: str | None, file: str | None) -> tuple[str, bool]:
+def _read_code(words: tuple[str, ...], file: str | None) -> tuple[str, bool]:
     """Return the code, and True if it came from stdin."""
-    if (code is None) == (file is None):
+    if file is None and len(words) != 1:
         raise click.UsageError("pass either CODE, -f FILE, or - for stdin")
-    if file is None and code != "-":
-        assert code is not None
-        return code, False
-    try:
-        if file in (None, "-"):
-            with open(0, "rb", closefd=False) as piped:
-                return piped.read().decode(), True
-        with open(str(file), "rb") as source:
-            return source.read().decode(), False
-    except OSError as error:
-        raise click.UsageError(f"cannot read {file}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise click.UsageError(f"{file or 'stdin'} is not UTF-8: {error}") from None
+    if file is None and words[0] != "-":
+        return words[0], False
+    return read_source(file or "-"), file in (None, "-")

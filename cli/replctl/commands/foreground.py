@@ -80,17 +80,24 @@ def empty_eval_json(session: str | None) -> dict[str, Any]:
     return data
 
 
-def show_result(context: CommandContext, result: Result, show_value: Callable[[str], None] | None = None) -> int:
+def show_result(
+    context: CommandContext,
+    result: Result,
+    show_value: Callable[[str], None] | None = None,
+    status: int | None = None,
+) -> int:
     """Print the outcome of an eval after its output, and return the exit code.
 
     Args:
         context: The command.
         result: The eval's result.
         show_value: Prints the value; None to print it unchanged.
+        status: Exit code to return instead of the outcome's.
     """
+    code = int(result.exit) if status is None else status
     if context.json:
-        context.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": result.exit})
-        return result.exit
+        context.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": code})
+        return code
     for notice in opening_notices(result):
         context.screen.notice(notice)
     if result.traceback:
@@ -101,7 +108,7 @@ def show_result(context: CommandContext, result: Result, show_value: Callable[[s
         (show_value or context.screen.value)(result.display_value)
     for notice in end_notices(result):
         context.screen.notice(notice)
-    return result.exit
+    return code
 
 
 class ForegroundEval:
@@ -113,6 +120,7 @@ class ForegroundEval:
         fields: Fields of the eval.
         answers: Input sources, used one after the other when the code waits for input.
         decide: Decides when a hook asks for a person's approval.
+        report: Prints the outcome and returns the exit code.
     """
 
     def __init__(
@@ -122,8 +130,10 @@ class ForegroundEval:
         fields: dict[str, Any],
         answers: Iterable[InputSource] = (),
         decide: Callable[[Approval], bool] | None = None,
+        report: Callable[[CommandContext, Result], int] = show_result,
     ) -> None:
         self._context, self._client, self._fields = context, client, fields
+        self._report = report
         self._inputs = list(answers)
         self._decide = decide
         self._session: str | None = fields["session"]
@@ -141,7 +151,7 @@ class ForegroundEval:
                 pass
             if self._notice_shown and not self._context.json:
                 result.notice = None
-            return show_result(self._context, result)
+            return self._report(self._context, result)
         except KeyboardInterrupt:
             return self._report_detached()
         except ReplError as error:

@@ -87,6 +87,17 @@ def parse_env(pairs: Iterable[str]) -> dict[str, str]:
     return env
 
 
+def read_source(file: str) -> str:
+    """Return the code in a file, `-` for stdin; raises a usage error if it cannot be read."""
+    try:
+        with open(0 if file == "-" else file, "rb", closefd=file != "-") as source:
+            return source.read().decode()
+    except OSError as error:
+        raise click.UsageError(f"cannot read {file}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"{'stdin' if file == '-' else file} is not UTF-8: {error}") from None
+
+
 def suggest_name(name: str, known: list[str]) -> str | None:
     """Return the known name that is most like this one, or None if none is."""
     from difflib import get_close_matches  # after an error only
