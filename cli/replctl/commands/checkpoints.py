@@ -109,7 +109,7 @@ def rollback(context: CommandContext, session: str, reference: int | str | None,
     return None
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("to")
 @click.option("--at", metavar="N|NAME", type=CheckpointReference(), help="Begin with this checkpoint of SESSION.")
