@@ -36,6 +36,15 @@ class BrokerSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_
             "time without sessions after which a broker started by a command exits; 0: never", low=0, high=30 * DAY_MS
         ),
     ] = 30 * MINUTE_MS
+    orphan_ttl_ms: Annotated[
+        int,
+        documented(
+            "time for which sessions outlive a broker that was killed or got SIGTERM, until another one at its endpoint"
+            " goes on with them; 0: they end with it",
+            low=0,
+            high=30 * DAY_MS,
+        ),
+    ] = 10 * MINUTE_MS
     warm_workers: Annotated[
         int,
         documented(

@@ -266,6 +266,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         int, documented("idle time after which a session is closed; 0: never", "ms", 0, 365 * DAY_MS)
     ] = HOUR_MS
     worker_start_ms: Annotated[int, documented("time for a worker to become ready", "ms", 100, HOUR_MS)] = 20_000
+    worker_adopt_ms: Annotated[
+        int,
+        documented("time for a worker to come back after a start of the broker; then it is lost", "ms", 100, HOUR_MS),
+    ] = 10_000
     worker_silence_ms: Annotated[
         int,
         documented(

@@ -1,8 +1,8 @@
 """Link between broker and worker: one frame per message, a fixed header followed by the body.
 
 The broker reads the header and never the body of a reply: that goes to the client as the worker wrote it. Broker to
-worker: ASSIGN, REQUEST, CANCEL, NETWORK, RESUME, BRANCH, LEAVE. Worker to broker: HELLO, READY, ASSIGNED, HEARTBEAT,
-OUTPUT, REPLY, SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK, BRANCHED.
+worker: ASSIGN, REQUEST, CANCEL, NETWORK, RESUME, ADOPT, BRANCH, LEAVE. Worker to broker: HELLO, READY, ASSIGNED,
+HEARTBEAT, OUTPUT, REPLY, SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK, ADOPTED, BRANCHED.
 
 A worker process serves one session, or a session and its branches. Each of them has a connection of its own, which
 shows a token of its own, and is a worker of its own number to the broker.
@@ -24,12 +24,13 @@ from replwire.replies import SkippedName
 
 _HEADER = struct.Struct("!BBIIQI")
 HEADER_BYTES = _HEADER.size
+LINK_VERSION = 2  # 1: a worker ends with its broker
 
 
 class FrameKind(enum.IntEnum):
     """Type of a frame."""
 
-    HELLO = 1  # worker: connected; has the one-time token it was started with
+    HELLO = 1  # worker: connected, or again so, to another broker; has the token it was started with
     READY = 2  # worker: the interpreter is ready
     ASSIGN = 3  # broker: the worker now belongs to this session
     ASSIGNED = 4  # worker: directory and environment are set, or why not
@@ -43,6 +44,8 @@ class FrameKind(enum.IntEnum):
     NETWORK = 12  # broker: what the session may reach from now on
     ROLLED_BACK = 13  # worker: the session goes on from a checkpoint, and its epoch is over
     RESUME = 14  # broker: the epoch after ROLLED_BACK; frames of earlier ones are void
+    ADOPT = 15  # broker, to a worker of the broker before it: the session goes on, in this epoch
+    ADOPTED = 16  # worker: its first frame after ADOPT; the replies that the broker before it did not count follow
     BRANCHED = 17  # worker: a checkpoint waits to be the beginning of a branch; ends its route
     BRANCH = 18  # broker: start an interpreter from a checkpoint, for another session
     LEAVE = 19  # broker: this session is over, and others of the worker process go on
@@ -94,9 +97,34 @@ def unpack(frame: bytes) -> Header:
 
 
 class HelloBody(msgspec.Struct, frozen=True):
-    """Body of HELLO."""
+    """Body of HELLO. A worker without a session sends token and link version alone.
+
+    `last_eval` is the highest eval that the worker has ever been sent, `running` the one that runs, 0 for none.
+    """
 
     token: str
+    link: int = 1
+    session: str | None = None
+    epoch: int = 0
+    last_eval: int = 0
+    running: int = 0
+
+
+class AdoptBody(msgspec.Struct, frozen=True):
+    """Body of ADOPT. `eval` is the one eval that was sent and whose end was not received, with its route; 0 for none.
+
+    `instance` is the broker's own id.
+    """
+
+    instance: str
+    eval: int = 0
+    route: int = 0
+
+
+class AdoptedBody(msgspec.Struct, frozen=True):
+    """Body of ADOPTED. `unknown`: the eval of ADOPT has never reached the worker, so the broker sends it again."""
+
+    unknown: bool = False
 
 
 class SnapshotSource(msgspec.Struct, frozen=True):

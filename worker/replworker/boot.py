@@ -14,6 +14,8 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -33,6 +35,7 @@ from replworker.packages.package_runner import PackageSettings
 from replworker.packages.removal import PackageRemoval
 from replworker.prepared_secrets import prepare_secrets
 from replworker.process_loop import ProcessLoop
+from replworker.reconnection import Reconnection
 from replworker.runtimes import removal
 from replworker.runtimes.commands import build_command
 from replworker.runtimes.environments import (
@@ -91,8 +94,9 @@ class WorkerArgs:
     egress: str = ""  # socket of the egress proxy
     secrets: tuple[SecretEntry, ...] = ()  # without their values
     installer: InstallerSettings = NO_INSTALLER
-    broker: int = 0  # its pid
+    journal: str = ""  # path of the broker's journal
     open_files: int | None = None  # the broker's original soft limit; its own is now higher
+    orphan_ttl_ms: int = 0  # time without a broker after which a session ends
 
 
 def main(order: WorkerArgs) -> None:
@@ -152,7 +156,8 @@ def _report_failure(link: BrokerLink, cause: str) -> None:
 
 
 def _describe_defect(error: Exception) -> str:
-    traceback.print_exception(error)  # to the broker's log
+    with suppress(OSError):  # the broker's log, which may have ended with the broker
+        traceback.print_exception(error)
     return f"internal error of the worker: {type(error).__name__}: {error}"
 
 
@@ -204,7 +209,7 @@ def _package_settings(order: WorkerArgs, found: ResolvedInterpreter) -> PackageS
         ),
         mount=mount,
         seen_as=(mount or "") if request is None else PACKAGES,
-        broker=order.broker,
+        journal=order.journal,
         executable=found.executable,
         named=found.named,
     )
@@ -275,7 +280,8 @@ def _build_session_loop(
 ) -> WorkerLoop:
     memory = create_memory_watch(child, settings.confinement)
     session = WorkerSession(link, child, timers, order.limits, settings, memory)
-    return WorkerLoop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory)
+    reconnection = Reconnection(link, session, timers, order.orphan_ttl_ms / 1000)
+    return WorkerLoop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory, reconnection)
 
 
 def list_named_environments(directory: str) -> frozenset[str]:
@@ -308,6 +314,14 @@ def set_aside_packages(directory: str, session: str | None = None) -> None:
     if session is not None:
         removal.set_aside_session(session)
     removal.set_aside_stale()
+
+
+def set_aside_closed_packages(directory: str, open_sessions: Callable[[str], set[str]]) -> None:
+    """Move the packages out of the way that belong to no open session.
+
+    `open_sessions` returns the ids of the sessions that are open by a journal, from its path.
+    """
+    PackageRemoval(PackagePaths(directory)).set_aside_closed(open_sessions)
 
 
 def delete_packages(directory: str, cache_bytes: int) -> list[str]:

@@ -246,8 +246,6 @@ class EvalRunner:
         self._streams.finish_output(record)
         self._timers.cancel(record.resend_timer)
         record.images = [decode_bundle(image) for image in event.images]
-        for image in record.images:
-            self._replies.send_reply(record.route, Reply(id=record.request_id, mime=image))
         result = build_result(
             record,
             event,
@@ -293,8 +291,8 @@ class EvalRunner:
     def _end(self, record: EvalRecord, done: Reply, value: Reply | None, outcome: Outcome) -> None:
         if self._settings.network is not None:
             done.notice = self._settings.network.take_note()
-        record.value, record.done = value, done
-        self._replies.send_reply(record.route, done, outcome, before=value)
+        record.value, record.done, record.outcome = value, done, outcome
+        self._replies.send_result(record)
         self._reads.on_eval_end(record)
         self._streams.evals.end()
         self._checkpoints.on_eval_end()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from replwire.deadlines import Deadline
 from replwire.limits import Limits
+from replwire.link import Outcome
 from replwire.replies import Reply, encode
 from replworker.output import OutputLog
 
@@ -48,6 +49,7 @@ class EvalRecord:
     value: Reply | None = None
     images: list[dict[str, object]] = field(default_factory=list)
     done: Reply | None = None
+    outcome: Outcome | None = None  # None: it runs, or a rollback has ended it
     need_input: Reply | None = None  # notice that its code waits for input
 
     @property
@@ -65,6 +67,7 @@ class EvalStore:
         self._bytes = 0
         self.last_id = 0  # the newest eval that was begun
         self.running: EvalRecord | None = None
+        self.dropped: EvalRecord | None = None  # the last one that was discarded
 
     def begin(self, route: int, eval_id: int, request_id: str, asked: int, op: str = "eval") -> EvalRecord:
         """Start a new eval."""
@@ -95,7 +98,7 @@ class EvalStore:
 
     def drop(self) -> None:
         """Discard the running eval."""
-        self.running = None
+        self.dropped, self.running = self.running, None
 
     def find(self, eval_id: int) -> EvalRecord | None:
         """Return the running or a stored eval, or None."""

@@ -14,6 +14,7 @@ from replworker.interpreter import InterpreterBroken
 from replworker.link import BrokerLink
 from replworker.memory import MemoryWatch
 from replworker.output import Stream
+from replworker.reconnection import Reconnection
 from replworker.runtimes.interpreter_process import InterpreterProcess, ProtocolError
 from replworker.session import WorkerSession
 
@@ -42,7 +43,9 @@ class WorkerLoop:
         timers: Deadlines,
         beat_s: float,
         memory: MemoryWatch,
+        reconnection: Reconnection,
     ) -> None:
+        self._reconnection = reconnection
         self._link = link
         self._child = child
         self._session = session
@@ -66,7 +69,7 @@ class WorkerLoop:
         }
         if (network := session.network) is not None:
             self._handlers[network.fileno()] = network.poll
-        self._epoll.register(link.monitor_fd, _IN)
+        self._epoll.register(reconnection.fileno(), _IN)
         for fd in list(self._handlers):
             self._watch(fd, _IN)
         self._watch_endpoints()
@@ -115,11 +118,13 @@ class WorkerLoop:
     def close(self) -> None:
         """Close the epoll, and end copies of the interpreter. The watched descriptors belong to others."""
         self._epoll.close()
+        self._reconnection.close()
         self._session.close()
 
     def leave(self) -> None:
         """End the session; its process goes on with others."""
         self._epoll.close()
+        self._reconnection.close()
         self._session.leave()
         self._link.close()
 
@@ -127,6 +132,11 @@ class WorkerLoop:
     def link(self) -> BrokerLink:
         """The session's own connection to the broker."""
         return self._link
+
+    @property
+    def reconnection(self) -> Reconnection:
+        """The attempts to find the next broker."""
+        return self._reconnection
 
     @property
     def session(self) -> WorkerSession:
@@ -156,6 +166,7 @@ class WorkerLoop:
         except InterpreterBroken as broken:
             self._interpreter_exited(str(broken))
             return
+        self._reconnection.on_frame()
         if self._memory.is_idle and self._streams.evals.running is not None:
             self._timers.cancel(self._memory_timer)
             self._memory_timer = self._timers.call_at(
@@ -163,9 +174,9 @@ class WorkerLoop:
             )
 
     def handle_descriptors(self) -> bool:
-        """Handle everything but the link's frames. Return False if the broker has disconnected."""
+        """Handle everything but the link's frames. Return False if this worker ends with the broker."""
         for fd, _ in self._epoll.poll(0):
-            if fd == self._link.monitor_fd and self._link.is_disconnected():
+            if fd == self._reconnection.fileno() and not self._reconnection.handle_ready():
                 return False
             handler = self._handlers.get(fd)
             if handler is not None:

@@ -16,7 +16,10 @@ _POLLIN = int(zmq.POLLIN)
 
 
 class ProcessLoop:
-    """Runs until the broker disconnects, or kills this process, which is the normal end.
+    """Runs until the broker kills this process, which is the normal end.
+
+    If the broker disconnects, a process with one session goes on and looks for the next broker at the endpoint; one
+    with branches ends, because a broker finds a process by its first session.
 
     Each session has a connection, timers and descriptors of its own. `start_branch` makes the loop of a session that
     begins with a checkpoint of another.
@@ -27,7 +30,7 @@ class ProcessLoop:
         self._start_branch = start_branch
 
     def run(self) -> None:
-        """Serve until the broker disconnects."""
+        """Serve until the broker has gone, and no other has come in time."""
         self._loops[0].start()
         if self._loops[0].link.is_disconnected():  # before its descriptor was watched
             return
@@ -35,8 +38,9 @@ class ProcessLoop:
             self._update_loops()
 
     def _serve(self) -> bool:
-        """Serve the present sessions until one begins or ends. Return False if the broker has disconnected."""
+        """Serve the present sessions until one begins or ends, or has another connection. Return False at the end."""
         loops = self._loops
+        sockets = [loop.link.socket for loop in loops]
         # libzmq's poll also reports frames received while sending; all else is in the epoll.
         items: Any = [(place, _POLLIN) for loop in loops for place in (loop.link.socket, loop.fileno())]
         by_socket = {id(loop.link.socket): loop for loop in loops}
@@ -49,7 +53,11 @@ class ProcessLoop:
                     return False
             for loop in loops:
                 loop.after_poll()
+            if any(loop.reconnection.is_over or (len(loops) > 1 and loop.reconnection.is_under_way) for loop in loops):
+                return False
             if any(loop.new_branches or loop.has_left for loop in loops):
+                return True
+            if [loop.link.socket for loop in loops] != sockets:
                 return True
 
     def _update_loops(self) -> None:

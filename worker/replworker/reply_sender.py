@@ -6,6 +6,7 @@ from typing import Any
 
 from replwire.link import FrameKind, Outcome, pack
 from replwire.replies import Reply, encode
+from replworker.evals import EvalRecord
 from replworker.link import BrokerLink
 from replworker.output import Stream
 
@@ -31,6 +32,14 @@ class ReplySender:
         """Send live output; dropped, and counted, if its client reads too slowly."""
         reply = Reply(id=request_id, out=text) if stream == "out" else Reply(id=request_id, err=text)
         self._link.send(pack(FrameKind.OUTPUT, encode(reply), epoch=self.epoch, route=route))
+
+    def send_result(self, record: EvalRecord) -> None:
+        """Send the end of an eval with its images and its value."""
+        assert record.done is not None
+        assert record.outcome is not None
+        for image in record.images:
+            self.send_reply(record.route, Reply(id=record.request_id, mime=image))
+        self.send_reply(record.route, record.done, record.outcome, before=record.value)
 
     def send_done(self, route: int, request_id: str, **fields: Any) -> None:
         """Send the whole reply in one message."""

@@ -13,6 +13,7 @@ from replwire.deadlines import Deadlines
 from replwire.limits import Limits
 from replwire.link import (
     HEADER_BYTES,
+    AdoptBody,
     AssignBody,
     AssignedBody,
     CancelBody,
@@ -26,6 +27,7 @@ from replwire.link import (
 from replwire.network import NetworkRules
 from replwire.ops import Read
 from replwire.replies import SkippedName
+from replworker.adoption import SessionAdoption
 from replworker.checkpoints.session_checkpoints import SessionCheckpoints
 from replworker.descriptor_watch import DescriptorWatch
 from replworker.eval_runner import EvalRunner
@@ -50,6 +52,7 @@ from replworker.snapshots import SnapshotTransfer, package_directory
 from replworker.stdin_requests import answer_stdin
 
 _decode_rules = msgspec.json.Decoder(NetworkRules).decode
+_decode_adopt = msgspec.json.Decoder(AdoptBody).decode
 _decode_assign = msgspec.json.Decoder(AssignBody).decode
 _decode_cancel = msgspec.json.Decoder(CancelBody).decode
 _decode_read = msgspec.json.Decoder(Read).decode
@@ -121,6 +124,11 @@ class WorkerSession:
         self._names = names
         inspector = Inspector(replies, interpreter, process, names, timers, memory, streams, settings.confinement)
         files = FileTransfer(process, replies, timers, settings.confinement, lambda: streams.limits)
+        self._adoption = SessionAdoption(
+            link, replies, streams, self._checkpoints, timers, settings.network, self.send_heartbeat
+        )
+        self.detach = self._adoption.detach
+        self.is_assigned = False
         self.handle_interpreter_frame = interpreter.handle_frame
         self._query_handlers: dict[str, Callable[[int, bytes], None]] = {
             "read": lambda route, body: reads.read(route, _decode_read(body)),
@@ -180,6 +188,7 @@ class WorkerSession:
     def send_exited(self, cause: str) -> None:
         """Report the interpreter's exit; the broker answers for the running eval."""
         self._packages.cancel()
+        self._adoption.exit_cause = cause
         running = self.streams.evals.running
         if running is not None:
             self.streams.finish_output(running)
@@ -199,6 +208,7 @@ class WorkerSession:
             return
         elif header.kind == FrameKind.REQUEST:
             self._replies.epoch = header.epoch  # a transferred session may have a higher one
+            self._adoption.note_request(header)
             try:
                 self._handle_request(header, body)
             except msgspec.ValidationError:
@@ -210,6 +220,13 @@ class WorkerSession:
             self._on_assign(_decode_assign(body))
         elif header.kind == FrameKind.NETWORK and self.settings.network is not None:
             self.settings.network.set_rules(_decode_rules(body))
+        elif header.kind == FrameKind.ADOPT:
+            self._adoption.adopt(header.epoch, _decode_adopt(body))
+
+    def redial(self) -> None:
+        """Connect to the broker that is there now."""
+        assert self._assignment is not None
+        self._adoption.redial(self._assignment.session)
 
     def _on_assign(self, assignment: AssignBody) -> None:
         self._assignment = assignment
@@ -276,6 +293,7 @@ class WorkerSession:
     def _send_assigned(self, error: str | None, skipped: Sequence[SkippedName] = (), restored: int = 0) -> None:
         ready = self._interpreter.ready
         off = self._checkpoints.begin(self.settings.origin)
+        self.is_assigned = error is None
         body = AssignedBody(error, ready.executable if ready else None, list(skipped), self._notice, off, restored)
         self._replies.send_control(FrameKind.ASSIGNED, encode(body))
 

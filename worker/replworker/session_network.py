@@ -50,6 +50,10 @@ class SessionNetwork:
         """Replace the rules of the session."""
         self._client.set_rules(rules)
 
+    def resume(self) -> None:
+        """Have the sockets served again, by the proxy of another broker."""
+        self._client.resume()
+
     def poll(self) -> None:
         """Read what the proxy has refused, and reconnect if it has died."""
         for reason in self._client.receive():

@@ -13,6 +13,7 @@ _ALL: tuple[type[Event], ...] = (
     types.BrokerShutdown,
     types.ConfigReloaded,
     types.SessionCreated,
+    types.SessionAdopted,
     state_types.SessionForked,
     state_types.SessionSaved,
     state_types.SessionRestored,

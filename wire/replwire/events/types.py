@@ -46,6 +46,13 @@ class SessionCreated(Event, frozen=True, kw_only=True, rename="kebab", tag="sess
     epoch: int
 
 
+class SessionAdopted(Event, frozen=True, kw_only=True, rename="kebab", tag="session/adopted"):
+    """The session goes on after a start of the broker, with its worker and all variables."""
+
+    epoch: int
+    running: Annotated[int | None, documented("eval that has run meanwhile, and goes on")] = None
+
+
 class SessionBusy(Event, frozen=True, kw_only=True, rename="kebab", tag="session/busy"):
     """The session runs an eval."""
 
@@ -242,8 +249,7 @@ class AdmissionRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="ad
 class PolicyDecision(Event, frozen=True, kw_only=True, rename="kebab", tag="policy/decision"):
     """A rule, a mode, a hook or session ownership denied a request.
 
-    At most one event per second, as for admission/refused; decisions of hooks are all reported, as events of the
-    session.
+    At most one event per second, as for admission/refused; decisions of hooks are all reported, in their session.
     """
 
     verdict: Annotated[Literal["block", "ask"], documented("`ask`: a person has to decide")]
@@ -283,10 +289,7 @@ class LogError(Event, frozen=True, kw_only=True, rename="kebab", tag="log/error"
 
 
 class BusLagged(Event, frozen=True, kw_only=True, rename="kebab", tag="bus/lagged"):
-    """Events were dropped for this subscriber, because it was too slow or subscribed too late.
-
-    Subscribe again with `since-seq`, or read the transcript.
-    """
+    """Events were dropped for a slow or late subscriber: subscribe again with `since-seq`, or read the transcript."""
 
     canonical: ClassVar[bool] = False
 

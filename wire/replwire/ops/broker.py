@@ -60,6 +60,13 @@ class ReloadConfig(Request, frozen=True, kw_only=True, rename="kebab"):
 
 
 class Shutdown(Request, frozen=True, kw_only=True, rename="kebab"):
-    """Shut the broker down: no new evals, running ones get the close grace, then every session is closed."""
+    """Shut the broker down: no new evals, running ones get the close grace, then every session is closed.
+
+    With `keep-sessions` it ends at once, sessions and their evals go on, and the next broker at the endpoint has them.
+    With `restart` the broker's process begins again as that broker, with the same arguments.
+    """
 
     changes: ClassVar[bool] = True
+
+    keep_sessions: bool = False
+    restart: bool = False

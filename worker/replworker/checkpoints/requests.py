@@ -45,6 +45,8 @@ class _AskedCheckpoint:
     request_id: str
     name: str | None
     started: float = field(default_factory=time.monotonic)
+    reply: Reply | None = None
+    outcome: Outcome = Outcome.OK
 
 
 _decode_checkpoint = msgspec.json.Decoder(_CheckpointRequest).decode
@@ -60,6 +62,7 @@ class CheckpointRequests:
         self._recovery = recovery
         self._replies = replies
         self._assignment: AssignBody | None = None
+        self._last: _AskedCheckpoint | None = None
         self.off = ""
 
     def assign(self, assignment: AssignBody, off: str) -> None:
@@ -70,11 +73,11 @@ class CheckpointRequests:
     def handle_checkpoint(self, header: Header, body: bytes) -> None:
         """Keep the state of this moment; an automatic checkpoint of the same state gets the name."""
         request = _decode_checkpoint(body)
+        asked = self._last = _AskedCheckpoint(header, request.id, request.name)
         refusal = self._refuse_checkpoint(request.name)
         if refusal is not None:
-            self._send_refusal(header, request.id, refusal)
+            self._refuse(asked, refusal)
             return
-        asked = _AskedCheckpoint(header, request.id, request.name)
         self._obtain(lambda made, result: self._finish(asked, made, result), automatic_only=True)
 
     def _obtain(self, then: Callable[[CheckpointNode, TakenCheckpoint], None], *, automatic_only: bool) -> None:
@@ -101,32 +104,33 @@ class CheckpointRequests:
     def handle_branch(self, header: Header, body: bytes) -> None:
         """Tell the broker from which checkpoint a branch can begin: one that was named, or one of this moment."""
         request, taker = _decode_branch(body), self._taker
+        asked = self._last = _AskedCheckpoint(header, request.id, None)
         if self.off:
-            self._send_refusal(header, request.id, RequestError("not-supported", f"branch: {self.off}"))
+            self._refuse(asked, RequestError("not-supported", f"branch: {self.off}"))
             return
         if request.at is None:
-            self._obtain(
-                lambda made, result: self._send_branched(header, request.id, made, result), automatic_only=False
-            )
+            self._obtain(lambda made, result: self._send_branched(asked, made, result), automatic_only=False)
             return
         wanted = taker.tree.find(request.at)
         if wanted is not None and taker.is_pending(wanted.number):
-            taker.join(wanted.number, lambda result: self._send_branched(header, request.id, wanted, result))
+            taker.join(wanted.number, lambda result: self._send_branched(asked, wanted, result))
         elif wanted is None or not taker.is_complete(wanted.number):
             text = f"the session has no checkpoint {request.at}"
-            self._send_refusal(header, request.id, RequestError("checkpoint-not-found", text, hint=_HINT))
+            self._refuse(asked, RequestError("checkpoint-not-found", text, hint=_HINT))
         else:
             missing = taker.not_restored.get(wanted.number, [])
-            self._send_branched(header, request.id, wanted, TakenCheckpoint(None, missing))
+            self._send_branched(asked, wanted, TakenCheckpoint(None, missing))
 
-    def _send_branched(self, header: Header, request_id: str, made: CheckpointNode, result: TakenCheckpoint) -> None:
+    def _send_branched(self, asked: _AskedCheckpoint, made: CheckpointNode, result: TakenCheckpoint) -> None:
         if result.error is not None:
             error = RequestError("checkpoint-failed", f"no checkpoint was taken: {result.error}")
-            self._send_refusal(header, request_id, error)
+            self._refuse(asked, error)
             return
         evals = self._taker.tree.line(made.number)[-_MOST_OF_BRANCH:]
         branched = BranchedBody(checkpoint=made.number, evals=evals, not_restored=result.not_restored)
-        self._replies.send_control(FrameKind.BRANCHED, encode(branched), route=header.route)
+        self._replies.send_control(FrameKind.BRANCHED, encode(branched), route=asked.header.route)
+        text = "the broker has ended before the branch began"  # if the next one does not know of it
+        asked.reply, asked.outcome = self._error_reply(asked, RequestError("checkpoint-failed", text)), Outcome.ERROR
 
     def _refuse_checkpoint(self, name: str | None) -> RequestError | None:
         most = self._taker.limits.max_checkpoints
@@ -143,7 +147,7 @@ class CheckpointRequests:
     def _finish(self, asked: _AskedCheckpoint, made: CheckpointNode, result: TakenCheckpoint) -> None:
         if result.error is not None:
             error = RequestError("checkpoint-failed", f"no checkpoint was taken: {result.error}")
-            self._send_refusal(asked.header, asked.request_id, error)
+            self._refuse(asked, error)
             return
         assert self._assignment is not None
         made.automatic, made.name = False, asked.name
@@ -160,10 +164,34 @@ class CheckpointRequests:
             duration_ms=round((time.monotonic() - asked.started) * 1000, 3),
             not_restored=result.not_restored or None,
         )
-        self._replies.send_reply(asked.header.route, reply, Outcome.OK)
+        self._answer(asked, reply, Outcome.OK)
 
-    def _send_refusal(self, header: Header, request_id: str, error: RequestError) -> None:
-        self._send_error(header.route, request_id, error.code, error.message, eval_id=header.eval, **error.fields)
+    def _refuse(self, asked: _AskedCheckpoint, error: RequestError) -> None:
+        self._answer(asked, self._error_reply(asked, error), Outcome.ERROR)
+
+    def _error_reply(self, asked: _AskedCheckpoint, error: RequestError) -> Reply:
+        return Reply(
+            id=asked.request_id,
+            status=["done", "error", error.code],
+            err=error.message,
+            eval_id=asked.header.eval,
+            epoch=self._replies.epoch,
+            state="kept",
+            **error.fields,
+        )
+
+    def _answer(self, asked: _AskedCheckpoint, reply: Reply, outcome: Outcome) -> None:
+        asked.reply, asked.outcome = reply, outcome
+        self._replies.send_reply(asked.header.route, reply, outcome)
+
+    def resend(self, eval_id: int) -> bool:
+        """Send the answer to a `checkpoint` again, if there is one yet. Return False if it was not the last one."""
+        asked = self._last
+        if asked is None or asked.header.eval != eval_id:
+            return False
+        if asked.reply is not None:
+            self._replies.send_reply(asked.header.route, asked.reply, asked.outcome)
+        return True
 
     def handle_list(self, route: int, body: bytes) -> None:
         """List the checkpoints."""

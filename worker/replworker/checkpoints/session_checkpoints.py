@@ -6,7 +6,7 @@ import time
 
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
-from replwire.link import AssignBody, ResumeBody
+from replwire.link import AssignBody, FrameKind, ResumeBody, encode
 from replworker.checkpoints.automatic import AutomaticCheckpoints
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.requests import CheckpointRequests
@@ -32,6 +32,7 @@ class SessionCheckpoints:
         settings: WorkerSettings,
     ) -> None:
         self._process = process
+        self._replies = replies
         self._interpreter = interpreter
         self._memory_limit = None if settings.confinement is None else settings.confinement.policy.limits.memory_bytes
         self._taker = CheckpointTaker(interpreter, timers, Limits())
@@ -105,6 +106,16 @@ class SessionCheckpoints:
     def is_void(self, epoch: int) -> bool:
         """Return whether a frame of an epoch was sent before the broker knew of the last rollback."""
         return epoch <= self._recovery.void_epoch
+
+    @property
+    def awaits_resume(self) -> bool:
+        """True from a rollback until the broker has begun the epoch after it."""
+        return self._recovery.void_epoch >= self._replies.epoch
+
+    def send_rolled_back(self) -> None:
+        """Report the last rollback again, to another broker. Nobody waits for it there."""
+        assert self._recovery.last is not None
+        self._replies.send_control(FrameKind.ROLLED_BACK, encode(self._recovery.last))
 
     def resume(self, epoch: int, body: ResumeBody) -> None:
         """Begin the epoch after a rollback.

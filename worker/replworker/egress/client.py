@@ -104,7 +104,7 @@ class EgressClient:
                 break
             except (OSError, msgspec.MsgspecError):
                 self._reconnect()
-                if self._connection is None:
+                if not self._sockets:
                     reasons.append(UNAVAILABLE)
         return reasons
 
@@ -114,6 +114,11 @@ class EgressClient:
         for each in self._sockets:
             each.close()
         self._sockets = []
+
+    def resume(self) -> None:
+        """Hand the sockets to a proxy, if none has them."""
+        if self._connection is None and self._sockets:
+            self._reconnect()
 
     def _connect(self) -> None:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -137,9 +142,14 @@ class EgressClient:
             self._connection = None
 
     def _reconnect(self) -> None:
-        """Hand the sockets to the next proxy; if there is none, close them, so that nothing waits in vain."""
+        """Hand the sockets to the next proxy; if there is none, close them, so that nothing waits in vain.
+
+        A socket file at which nobody listens was left by a broker that has ended: the next one resumes.
+        """
         self._disconnect()
         try:
             self._connect()
+        except ConnectionRefusedError:
+            pass
         except OSError:
             self.close()

@@ -26,7 +26,7 @@ from replwire.private_directories import make_private_directory
 
 _DIST_INFO = re.compile(r"([A-Za-z0-9._]+)-([A-Za-z0-9._+!]+)\.dist-info")
 _RECORD = "layer.json"
-BROKER_FILE = "broker"  # pid of the broker whose session it is
+JOURNAL_FILE = "journal"  # path of the journal that lists the session while it is open
 
 
 class LayerRecord(msgspec.Struct, frozen=True, rename="kebab"):
@@ -94,7 +94,7 @@ class PackageLayer:
             link_tree(self.current, f"{self._mount}/{name}")
         return f"{self._seen_as}/{name}"
 
-    def publish(self, target: str, requirements: list[str], pins: dict[str, str], size: int, broker: int) -> str:
+    def publish(self, target: str, requirements: list[str], pins: dict[str, str], size: int, journal: str) -> str:
         """Make a directory the newest generation; return its path for the interpreter.
 
         Raises:
@@ -103,7 +103,7 @@ class PackageLayer:
         record = LayerRecord(self.record.generation + 1, requirements, pins, size)
         older = self.current
         make_private_directory(self._directory)
-        Path(self._home, BROKER_FILE).write_text(str(broker))
+        Path(self._home, JOURNAL_FILE).write_text(journal)
         path = f"{self._directory}/g{record.generation}"
         shutil.rmtree(path, ignore_errors=True)  # of a worker that was killed here
         os.rename(target, path)
@@ -129,7 +129,7 @@ class PackageLayer:
         os.rename(begun, f"{self._directory}/{_RECORD}")
         self.record = record
 
-    def copy_from(self, paths: PackagePaths, session: str, broker: int) -> None:
+    def copy_from(self, paths: PackagePaths, session: str, journal: str) -> None:
         """Begin with the packages of another session, if it has any for the same interpreter.
 
         Raises:
@@ -138,7 +138,7 @@ class PackageLayer:
         source = f"{paths.layers}/{session}/{os.path.basename(self._directory)}"
         if self.current is None and os.path.isdir(source):
             make_private_directory(self._home)
-            Path(self._home, BROKER_FILE).write_text(str(broker))
+            Path(self._home, JOURNAL_FILE).write_text(journal)
             link_tree(source, self._directory)
             self.record = self._read()
 

@@ -50,7 +50,7 @@ class PackageSettings(NamedTuple):
         place: where installers run
         mount: directory of what this worker's interpreter sees; None if it could not be created
         seen_as: where it sees that
-        broker: pid of the broker
+        journal: path of the broker's journal
         executable: the interpreter
         named: a client chose the interpreter
     """
@@ -60,7 +60,7 @@ class PackageSettings(NamedTuple):
     place: InstallerPlace
     mount: str | None
     seen_as: str
-    broker: int
+    journal: str
     executable: str
     named: bool
 
@@ -112,7 +112,7 @@ class PackageRunner:
             settings.paths, session, settings.executable, settings.mount, settings.seen_as
         )
         if packages_of is not None:
-            layer.copy_from(settings.paths, packages_of, settings.broker)
+            layer.copy_from(settings.paths, packages_of, settings.journal)
         return layer.show() if shown else None
 
     def start(self, request: Env, limits: Limits, write: WriteOutput, on_end: OnEnd) -> int:
@@ -333,7 +333,7 @@ class PackageRunner:
             self._end(run, None)
             return
         difference = report.compare(before.pins, pins, run.environment, run.job.target)
-        path = self._layer.publish(run.job.target, requirements, pins, size, self._settings.broker)
+        path = self._layer.publish(run.job.target, requirements, pins, size, self._settings.journal)
         frame = frames.PackagesFrame(self._interpreter.next_number(), path, list(difference.modules))
         self._interpreter.request(frame, lambda event: self._on_in_use(run, difference, event))
 

@@ -1,14 +1,14 @@
-"""Removal of layers: those of closed sessions, and all that dead brokers, workers and installers have left."""
+"""Removal of layers: those of sessions that are open no more, and all that dead workers and installers have left."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from replworker.packages.layers import BROKER_FILE, PackagePaths, tree_bytes
+from replworker.packages.layers import JOURNAL_FILE, PackagePaths, tree_bytes
 from replworker.runtimes import removal
 
 
@@ -29,9 +29,20 @@ class PackageRemoval:
             for name in _names(f"{self._paths.root}/{directory}"):
                 if not _is_alive(name.partition("-")[0]):
                     removal.set_aside_entry(self._paths.root, *directory.split("/"), name)
+
+    def set_aside_closed(self, open_sessions: Callable[[str], set[str]]) -> None:
+        """Move the layers of sessions out of the way that are open no more.
+
+        Args:
+            open_sessions: returns the ids of the sessions that are open by a journal, from its path
+        """
+        known: dict[str, set[str]] = {}
         for session in _names(self._paths.layers):
             with suppress(FileNotFoundError):
-                if not _is_alive(Path(self._paths.layers, session, BROKER_FILE).read_text()):
+                journal = Path(self._paths.layers, session, JOURNAL_FILE).read_text()
+                if journal not in known:
+                    known[journal] = open_sessions(journal)
+                if session not in known[journal]:
                     self.set_aside_session(session)
 
     def delete(self, cache_bytes: int) -> list[str]:
