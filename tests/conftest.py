@@ -24,6 +24,10 @@ hypothesis.settings.register_profile("ours", deadline=None, derandomize=os.envir
 hypothesis.settings.load_profile("ours")
 
 
+# Brokers of tests take their sessions with them, except in tests of what outlives them.
+os.environ.setdefault("REPLCTL_BROKER_ORPHAN_TTL_MS", "0")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Prepare the process, and refuse a run of two copies of the code."""
     # A shell that starts us in the background has us, and all that we start, ignore Ctrl-C.

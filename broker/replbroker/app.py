@@ -17,13 +17,20 @@ import msgspec
 from replbroker.assembly import BrokerResources, assemble
 from replbroker.config_reload import ConfigReload
 from replbroker.core_config import session_env
-from replbroker.descriptors import fit_limits, raise_open_files_limit
-from replbroker.endpoints import BrokerEndpoint, StartError, ensure_private_dir, lock_endpoint, systemd_sockets
+from replbroker.descriptors import fit_limits, raise_open_files_limit, restore_open_files_limit
+from replbroker.endpoints import (
+    BrokerEndpoint,
+    StartError,
+    ensure_private_dir,
+    lock_endpoint,
+    pass_systemd_sockets,
+    systemd_sockets,
+)
+from replbroker.journal import Journal
 from replbroker.launch.private_temp_dir import PrivateTempDir
 from replbroker.launch.sandbox_provider import SandboxProvider
 from replbroker.listeners import ListeningSocket, listen_tcp, listen_unix
 from replbroker.logs import log_to_stderr
-from replbroker.session_list import SessionListFile
 from replbroker.signals import Signals
 from replwire.config import Config, ConfigError, LoadedConfig, as_list
 from replwire.paths import runtime_dir
@@ -43,7 +50,7 @@ def run(
     background: bool,
     announce: Callable[[dict[str, object]], None],
     reread: Callable[[], LoadedConfig],
-) -> int:
+) -> bool:
     """Serve until told to stop.
 
     The broker listens at the given endpoints, and at the sockets that systemd passes (sd_listen_fds(3)).
@@ -58,7 +65,7 @@ def run(
         reread: Loads the settings again. Raises ConfigError.
 
     Returns:
-        The exit code.
+        Whether the process is to begin again, with the same arguments: sessions wait for that broker.
 
     Raises:
         StartError: An endpoint is taken, or may not be listened on.
@@ -70,13 +77,16 @@ def run(
         stack.callback(signals.close)
         _tune_garbage_collector()
         driver, loop = stack.enter_context(assemble(resources))
-        lost = driver.restore()
+        lost = driver.restore(resources.saved)
         listening = [*(each.url for each in resources.endpoints), *(each.url for each in resources.listeners)]
         if background:  # nobody else sees what is announced
             _log.info("%s", "; ".join([f"listening on {', '.join(listening)}, pid {os.getpid()}", *warnings]))
         announce({"listening": listening, "pid": os.getpid(), "lost": lost, "warnings": warnings})
         _log.info("ended: %s", loop.run(signals))
-    return 0
+        resources.private_dir.is_left = driver.has_left_sessions
+    if driver.is_restarting:
+        pass_systemd_sockets(os.environ, os.getpid())
+    return driver.is_restarting
 
 
 def _acquire(
@@ -94,6 +104,7 @@ def _acquire(
     """
     ensure_private_dir(state_dir)
     open_files = raise_open_files_limit()
+    stack.callback(restore_open_files_limit, open_files[0])
     loaded, warnings = _fit_limits(loaded, open_files[1])
     timeout_s = _PREDECESSOR_TIMEOUT_S if background else 0.0
     owned: list[BrokerEndpoint] = []
@@ -102,9 +113,13 @@ def _acquire(
         stack.callback(owned[-1].release)
     owned += systemd_sockets(os.environ, os.getpid())
     listeners = _open_listeners(loaded.config, stack)
-    session_list = SessionListFile(str(state_dir), endpoints[0], time.time(), timeout_s)
-    stack.callback(session_list.close)
-    private_dir = PrivateTempDir()
+    journal = Journal(str(state_dir), endpoints[0], time.time(), timeout_s)
+    stack.callback(journal.close)
+    saved, damage = journal.read_previous()
+    if damage is not None:
+        _log.warning("the journal is damaged, epochs go on above %d: %s", saved.floor, damage)
+    private_dir = PrivateTempDir(saved.private_dir)
+    journal.set_private_dir(str(private_dir.path))
     stack.callback(private_dir.remove)
     sandbox = _probe_sandbox(loaded, [str(state_dir), str(private_dir.path), *_socket_files(loaded, owned, listeners)])
     resources = BrokerResources(
@@ -114,7 +129,8 @@ def _acquire(
         listeners=listeners,
         state_dir=state_dir,
         private_dir=private_dir,
-        session_list=session_list,
+        journal=journal,
+        saved=saved,
         sandbox=sandbox,
         open_files=open_files,
         idle_exit=background,

@@ -14,6 +14,7 @@ import zmq
 from replbroker.broker_extensions import BrokerExtensions
 from replbroker.config_reload import ConfigReload
 from replbroker.core.engine import BrokerCore
+from replbroker.core.records import SavedState
 from replbroker.core_config import (
     BrokerRun,
     CoreServices,
@@ -28,6 +29,7 @@ from replbroker.endpoints import BrokerEndpoint
 from replbroker.event_loop import BrokerLoop
 from replbroker.guarded_steps import GuardedSteps
 from replbroker.hook_runner import HookRunner
+from replbroker.journal import Journal
 from replbroker.key_watch import KeyWatch
 from replbroker.launch.forkserver_launcher import ForkserverLauncher, LauncherSettings
 from replbroker.launch.machine_memory import MachineMemoryReader
@@ -42,7 +44,6 @@ from replbroker.monitored_paths import (
     MonitoredStateDir,
 )
 from replbroker.path_monitor import MonitoredPath, PathMonitor
-from replbroker.session_list import SessionListFile
 from replbroker.sinks.audit_file import AuditFile
 from replbroker.sinks.event_sink import EventSink, RecordingSink
 from replbroker.sinks.factory import (
@@ -73,7 +74,8 @@ class BrokerResources:
         listeners: Bound sockets for line clients.
         state_dir: The state directory.
         private_dir: Directory for the sockets between the broker's own parts.
-        session_list: The list of sessions, locked.
+        journal: The journal, locked.
+        saved: What the broker before this one has saved.
         sandbox: Result of the sandbox probe.
         open_files: Limit of open files for workers, and the broker's own.
         idle_exit: Whether the broker ends when it is idle.
@@ -85,7 +87,8 @@ class BrokerResources:
     listeners: list[ListeningSocket]
     state_dir: Path
     private_dir: PrivateTempDir
-    session_list: SessionListFile
+    journal: Journal
+    saved: SavedState
     sandbox: SandboxProvider
     open_files: tuple[int, int]
     idle_exit: bool
@@ -187,6 +190,8 @@ class _Assembly:
                 open_files=resources.open_files,
                 secrets=tuple(self._config.secrets),
                 installer=installer_settings(os.environ, self._config.packages),
+                orphan_ttl_ms=self._config.broker.orphan_ttl_ms,
+                journal=str(resources.journal.path),
             ),
             resources.sandbox,
             tuple(self._config.identities),
@@ -221,7 +226,7 @@ class _Assembly:
             launcher=self._launcher,
             sinks=sinks,
             audit=self._audit,
-            session_list=self._resources.session_list,
+            journal=self._resources.journal,
             config_reload=self._resources.config_reload,
             memory=MachineMemoryReader(),
             extensions=self._extensions,
@@ -260,7 +265,7 @@ class _Assembly:
         return [
             private,
             *(self._monitored_endpoint(each, clients) for each in resources.endpoints if each.lock is not None),
-            MonitoredStateDir(resources.state_dir, resources.session_list),
+            MonitoredStateDir(resources.state_dir, resources.journal),
             *(MonitoredLineSocket(path, lines.add_listener) for path in lines_paths),
         ]
 

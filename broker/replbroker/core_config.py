@@ -119,6 +119,7 @@ def build_core_config(config: Config, services: CoreServices, *, idle_exit: bool
         checkpoints=config.session.checkpoints,
         install_packages=config.packages.install,
         more_hosts=config.sandbox.more_hosts,
+        sessions_outlive=config.broker.orphan_ttl_ms > 0,
     )
 
 

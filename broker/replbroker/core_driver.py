@@ -28,7 +28,7 @@ from replbroker.core.effects import (
     PublishEvent,
     RereadConfig,
     RunHooks,
-    SaveSession,
+    SaveRecords,
     Spawn,
     StartBranch,
     StartEgress,
@@ -39,11 +39,12 @@ from replbroker.core.effects import (
 )
 from replbroker.core.engine import BrokerCore
 from replbroker.core.observing.audit_trail import BROKER
+from replbroker.core.records import SavedState, WorkerRecord
 from replbroker.guarded_steps import GuardedSteps
 from replbroker.hook_runner import HookFailure, HookRunner
+from replbroker.journal import Journal
 from replbroker.launch.launcher import Launcher
 from replbroker.launch.machine_memory import MachineMemoryReader
-from replbroker.session_list import SessionListFile
 from replbroker.signals import Signals
 from replbroker.sinks.audit_file import AuditFile
 from replbroker.sinks.event_sink import EventSink
@@ -66,7 +67,7 @@ class EffectTargets:
     launcher: Launcher
     sinks: Sequence[EventSink]
     audit: AuditFile
-    session_list: SessionListFile
+    journal: Journal
     config_reload: ConfigReload
     memory: MachineMemoryReader
     extensions: BrokerExtensions
@@ -84,6 +85,8 @@ class CoreDriver:
 
     Attributes:
         exit_reason: Why the broker is to end; None while it runs.
+        is_restarting: Whether its process begins again then.
+        has_left_sessions: Whether workers stay, for the next broker.
     """
 
     def __init__(self, core: BrokerCore, targets: EffectTargets, steps: GuardedSteps) -> None:
@@ -94,6 +97,7 @@ class CoreDriver:
         self._is_save_failing = False
         self._flush_events_at: float | None = None
         self.exit_reason: str | None = None
+        self.is_restarting = self.has_left_sessions = False
         # The hot effects are in `apply`.
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             ToWorker: lambda effect: targets.workers.send(effect.worker, effect.frame),
@@ -105,7 +109,7 @@ class CoreDriver:
             CloseConnection: lambda effect: self._transport(effect.peer).hang_up(effect.peer, at_once=effect.at_once),
             Disconnect: lambda effect: self._transport(effect.peer).disconnect(effect.peer),
             PauseReading: lambda effect: self._transport(effect.peer).pause(effect.peer, effect.until),
-            SaveSession: lambda effect: self._on_saved(targets.session_list.append(effect.record)),
+            SaveRecords: lambda effect: self._on_saved(targets.journal.append(effect.records)),
             Audit: lambda effect: targets.audit.write(effect, self._describe_peer(effect.peer)),
             WriteSnapshot: self._write_snapshot,
             DeleteSnapshot: lambda effect: delete_snapshot(effect.path),
@@ -124,17 +128,25 @@ class CoreDriver:
 
     # --- the broker's life ---
 
-    def restore(self) -> list[str]:
-        """Take over the session list of the previous broker.
+    def restore(self, saved: SavedState) -> list[str]:
+        """Take over the sessions and workers of the previous broker, before anybody can connect.
+
+        Args:
+            saved: What it has saved.
 
         Returns:
             Names of the sessions that were lost with it.
         """
-        saved, damage = self._targets.session_list.read_previous()
-        if damage is not None:
-            _log.warning("the list of sessions cannot be read, epochs begin at %d: %s", saved.floor + 1, damage)
-        lost = self._core.restore(saved)
-        self._on_saved(self._targets.session_list.start(self._core.saved_sessions))
+        launcher, workers = self._targets.launcher, self._targets.workers
+        wanted = {each.details.worker for each in saved.sessions if each.open and each.details is not None}
+        alive = []
+        for record in saved.workers:
+            if launcher.adopt(record.worker, record.handle, keep=record.worker in wanted):
+                workers.expect(record.worker, record.token)
+                alive.append(record)
+        lost = self._core.restore(saved, frozenset(each.worker for each in alive), time.monotonic())
+        self._on_saved(self._targets.journal.start(self._core.export, alive))
+        launcher.remove_closed_packages()
         return lost
 
     def start(self) -> None:
@@ -160,7 +172,8 @@ class CoreDriver:
             elif self._core.is_draining:
                 self.exit_reason = f"a second {signal.Signals(number).name}"
             else:
-                self.apply(self._core.drain(signal.Signals(number).name, time.monotonic()))
+                name, keep = signal.Signals(number).name, number == signal.SIGTERM
+                self.apply(self._core.drain(name, time.monotonic(), keep_sessions=keep))
 
     def handle_worker_frame(self, worker: int, frame: bytes) -> None:
         """Pass a worker's frame to the core."""
@@ -168,8 +181,12 @@ class CoreDriver:
 
     def handle_launcher_results(self) -> None:
         """Tell the core of workers that have exited and of environments that were removed."""
+        for worker, handle in self._targets.launcher.take_started():
+            token = self._targets.workers.token_digest(worker)
+            self._on_saved(self._targets.journal.set_worker(WorkerRecord(worker, token, handle)))
         for worker, cause in self._targets.launcher.take_exited():
             self._targets.workers.forget(worker)
+            self._on_saved(self._targets.journal.remove_worker(worker))
             self.apply(self._core.handle_worker_exit(worker, cause, time.monotonic()))
         for record in self._targets.launcher.take_traffic():
             self.apply(self._core.on_traffic(record, time.monotonic()))
@@ -257,6 +274,7 @@ class CoreDriver:
         for worker in kills:
             self._targets.workers.forget(worker)
             self._steps.run(partial(self._targets.launcher.kill, worker))
+            self._on_saved(self._targets.journal.remove_worker(worker))
         if self._flush_events_at is None and self._core.pending_events:
             self._flush_events_at = time.monotonic() + _EVENT_DELAY_S
         if self._targets.extensions.has_failures:
@@ -317,7 +335,9 @@ class CoreDriver:
         self.apply(self._core.on_snapshot_written(effect, path, error, time.monotonic()))
 
     def _stop(self, effect: StopBroker) -> None:
-        self.exit_reason = effect.why
+        self._targets.launcher.release(effect.keep)
+        self.has_left_sessions = bool(effect.keep)
+        self.exit_reason, self.is_restarting = effect.why, effect.restart
 
     def _describe_peer(self, peer: bytes) -> str:
         """Return the client column of the audit: the broker itself where no peer asked."""
@@ -325,7 +345,7 @@ class CoreDriver:
 
     def _on_saved(self, error: str | None) -> None:
         if error is not None and not self._is_save_failing:
-            _log.warning("the list of sessions cannot be saved: %s", error)
+            _log.warning("the journal cannot be written, sessions would not outlive the broker: %s", error)
         self._is_save_failing = error is not None
 
     def _reload_config(self, peer: bytes | None, request_id: str) -> None:

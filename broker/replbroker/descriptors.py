@@ -24,6 +24,11 @@ def raise_open_files_limit() -> tuple[int, int]:
     return soft, hard
 
 
+def restore_open_files_limit(soft: int) -> None:
+    """Set the soft limit back to what it was: the process may begin again."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
 def fit_limits(limits: Limits, warm_workers: int, descriptors: int) -> tuple[Limits, str | None]:
     """Lower limits that so few descriptors are not enough for.
 

@@ -148,17 +148,25 @@ def systemd_sockets(environ: Mapping[str, str], pid: int) -> list[BrokerEndpoint
     return [_inherited_socket(fd) for fd in range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + count)]
 
 
+def pass_systemd_sockets(environ: Mapping[str, str], pid: int) -> None:
+    """Leave the sockets of systemd open in the program that takes the place of this one."""
+    if environ.get("LISTEN_PID") == str(pid):
+        for fd in range(_FIRST_SYSTEMD_FD, _FIRST_SYSTEMD_FD + int(environ.get("LISTEN_FDS", "0"))):
+            os.set_inheritable(fd, True)
+
+
 def _inherited_socket(fd: int) -> BrokerEndpoint:
+    """Return an endpoint with a descriptor of its own for libzmq, which closes it at the end."""
     os.set_inheritable(fd, False)
     os.set_blocking(fd, False)
     with socket.socket(fileno=os.dup(fd)) as found:
         family, name = found.family, found.getsockname()
         if found.type == socket.SOCK_STREAM and found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             if family == socket.AF_UNIX and isinstance(name, str) and name:
-                return BrokerEndpoint(f"ipc://{name}", None, fd=fd)
+                return BrokerEndpoint(f"ipc://{name}", None, fd=os.dup(fd))
             if family in (socket.AF_INET, socket.AF_INET6):
                 host = f"[{name[0]}]" if family == socket.AF_INET6 else name[0]
-                return BrokerEndpoint(f"tcp://{host}:{name[1]}", None, fd=fd)
+                return BrokerEndpoint(f"tcp://{host}:{name[1]}", None, fd=os.dup(fd))
     raise StartError(f"the socket passed as descriptor {fd} is not a stream socket listening at a path or a port")
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from replbroker.endpoints import BrokerEndpoint, ensure_private_dir
+from replbroker.journal import Journal
 from replbroker.launch.private_temp_dir import PrivateTempDir
 from replbroker.listeners import listen_unix
-from replbroker.session_list import SessionListFile
 from replwire.private_directories import make_private_directory
 
 
@@ -102,21 +102,21 @@ class MonitoredLineSocket:
 class MonitoredStateDir:
     """State directory with the list of sessions."""
 
-    def __init__(self, state_dir: Path, session_list: SessionListFile) -> None:
+    def __init__(self, state_dir: Path, journal: Journal) -> None:
         self._state_dir = state_dir
-        self._session_list = session_list
+        self._journal = journal
         self._inode = self._current_inode()
         self.directory = str(state_dir)
 
     def repair(self) -> str | None:
         """Recreate the directory and the list of sessions; other files that were in it are lost."""
-        if self._session_list.is_locked():
+        if self._journal.is_locked():
             return None
         was_deleted = self._inode != self._current_inode()
         make_private_directory(self._state_dir)
         if self._state_dir.stat().st_uid == os.geteuid():
             self._state_dir.chmod(0o700)  # another program may have created it with the usual mode
-        self._session_list.recreate()
+        self._journal.recreate()
         self._inode = self._current_inode()
         if not was_deleted:
             return f"{self._state_dir}: the lock of its list of sessions had been deleted and was recreated"

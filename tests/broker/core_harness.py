@@ -29,8 +29,7 @@ from replbroker.core.effects import (
     PublishEvent,
     RereadConfig,
     RunHooks,
-    SaveSession,
-    SessionRecord,
+    SaveRecords,
     Spawn,
     StartBranch,
     StartEgress,
@@ -44,8 +43,10 @@ from replbroker.core.engine import BrokerCore
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.limits.quotas import QUEUE
 from replbroker.core.operations.settings_reload import RereadResult
+from replbroker.core.records import Record, SavedState
 from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replbroker.core.sessions.session import Session
+from replbroker.journal_lines import JournalState
 from replwire import events
 from replwire.agents import AgentRules
 from replwire.config import load
@@ -54,11 +55,13 @@ from replwire.ext.verdicts import Verdict
 from replwire.limits import Limits
 from replwire.link import (
     HEADER_BYTES,
+    AdoptedBody,
     AssignedBody,
     BranchedBody,
     ExitedBody,
     FrameKind,
     Header,
+    HelloBody,
     Outcome,
     RolledBackBody,
     SnapshotBody,
@@ -96,11 +99,56 @@ class FakeWorker:
         self.process = process
         harness.processes.add(process)
         self.received: list[tuple[Header, Any]] = []
+        self.finals: dict[int, bytes] = {}  # what ended an eval, to be sent again
+        self.rolled_back: bytes | None = None  # until it is acknowledged
+        self.exited: bytes | None = None
 
     def send(self, kind: int, body: object = b"", **header: int) -> None:
         """Send any frame."""
         raw = body if isinstance(body, bytes) else _encode(body)
-        self.harness.send_worker_frame(self.number, pack(kind, raw, **header))
+        frame = pack(kind, raw, **header)
+        if kind == FrameKind.REPLY and header.get("outcome"):
+            self.finals[header.get("eval", 0)] = frame
+        elif kind == FrameKind.ROLLED_BACK:
+            self.rolled_back = frame
+        elif kind == FrameKind.INTERPRETER_EXITED:
+            self.exited = frame
+        self.harness.send_worker_frame(self.number, frame)
+
+    # --- another broker ---
+
+    @property
+    def last_eval(self) -> int:
+        """The highest eval that it has got."""
+        return max((header.eval for header, _ in self.frames(FrameKind.REQUEST)), default=0)
+
+    def come_back(self) -> None:
+        """Connect to the broker that has taken the place of another."""
+        (_, assigned), *_ = self.frames(FrameKind.ASSIGN)
+        self.send(FrameKind.HELLO, HelloBody("t", 2, assigned["session"], self.epoch, self.last_eval))
+
+    def on_adopt(self, header: Header) -> None:
+        """Forget a rollback that the broker before this one has counted."""
+        if self.rolled_back is not None and header.epoch > unpack(self.rolled_back).epoch:
+            self.rolled_back = None
+
+    def send_adopted(self) -> None:
+        """Answer the last ADOPT, and send again what the broker does not know."""
+        header, sent = self.frames(FrameKind.ADOPT)[-1]
+        self.send(FrameKind.ADOPTED, AdoptedBody(sent["eval"] > self.last_eval), epoch=header.epoch)
+        if self.exited is not None:
+            self.send(FrameKind.INTERPRETER_EXITED, self.exited[HEADER_BYTES:])
+        elif self.rolled_back is not None:
+            self.send(FrameKind.ROLLED_BACK, self.rolled_back[HEADER_BYTES:], epoch=header.epoch)
+        elif final := self.finals.get(sent["eval"]):
+            at = unpack(final)
+            where = {"outcome": at.outcome, "eval": at.eval, "route": sent["route"], "first": at.first}
+            self.send(FrameKind.REPLY, final[HEADER_BYTES:], epoch=header.epoch, **where)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the last frame that had one."""
+        return max(header.epoch for header, _ in self.received)
 
     def send_ready(self) -> None:
         self.send(FrameKind.READY)
@@ -115,6 +163,9 @@ class FakeWorker:
     def send_snapshot(self, request_id: str, path: str = "/shelf/1", count: int = 2, left: Sequence[str] = ()) -> None:
         """Send that the session's snapshot is written, for a clone."""
         header = self.header_of(request_id)
+        failed = {"id": request_id, "status": ["done", "error", "clone-failed"]}
+        where = {"epoch": header.epoch, "eval": header.eval, "route": header.route}
+        self.finals[header.eval] = pack(FrameKind.REPLY, _encode(failed), outcome=Outcome.ERROR, **where)
         body = SnapshotBody(path=path, count=count, bytes=10, left_behind=[SkippedName(name, "no") for name in left])
         self.send(FrameKind.SNAPSHOT, body, epoch=header.epoch, route=header.route)
 
@@ -127,7 +178,7 @@ class FakeWorker:
     def send_rolled_back(self, request_id: str | None = None, *, to: int = 1, last: int = 0, **fields: Any) -> None:
         """Send that the session goes on from a checkpoint, for a request or after a crash."""
         route = 0 if request_id is None else self.header_of(request_id).route
-        epoch = max(header.epoch for header, _ in self.received)
+        epoch = self.epoch
         body = RolledBackBody(checkpoint=to, eval_id=fields.pop("eval_id", 0), last_eval=last, **fields)
         self.send(FrameKind.ROLLED_BACK, body, epoch=epoch, route=route)
 
@@ -194,7 +245,10 @@ class CoreHarness:
         self.log_lines: list[str] = []
         self.hung_up: list[bytes] = []
         self.paused: list[tuple[bytes, float]] = []
-        self.saved: list[SessionRecord] = []
+        self.saved: list[Record] = []
+        self.journal = JournalState()
+        self.generation = 1
+        self.effects_left: int | None = None  # until the broker is killed
         self.exits: list[str] = []
         self.specs: dict[int, WorkerSpec] = {}
         self.discarded: list[str] = []
@@ -210,7 +264,7 @@ class CoreHarness:
         self.memory_checks = 0
         self.reread_result = RereadResult(error="there is none")  # what reading it again gives
         self.hook_requests: list[RunHooks] = []  # what hooks are asked, the oldest first
-        setup = CoreConfig(
+        self.setup = CoreConfig(
             limits=Limits(**limits),
             warm_workers=warm,
             idle_exit_ms=idle_exit_ms,
@@ -225,15 +279,29 @@ class CoreHarness:
             has_hooks=hooks,
             environments=lambda: frozenset(self.environments),
         )
-        self.core = BrokerCore(setup)
+        self.floor = 0
+        self.core = self.build_core()
         self.state = self.core.state
         self.apply(self.core.start(self.now))
+
+    def build_core(self) -> BrokerCore:
+        """Build the core of a broker that has not started."""
+        return BrokerCore(self.setup)
 
     # --- effects ---
 
     def apply(self, effects: list[Effect]) -> None:
-        """Apply the effects of a call."""
+        """Apply the effects of a call, and then those of the events that it has caused."""
+        self._apply_all(effects)
+        if self.core.pending_events and self.effects_left != 0:
+            self.apply(self.core.flush_events())
+
+    def _apply_all(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self.effects_left is not None:
+                if self.effects_left == 0:
+                    return
+                self.effects_left -= 1
             if isinstance(effect, ToClient):
                 self._on_reply(effect.peer, bytes(effect.body))
             elif isinstance(effect, ToWorker):
@@ -278,20 +346,20 @@ class CoreHarness:
             elif isinstance(effect, MeasureMemory):
                 self.memory_checks += 1
                 if self.memory_reading is not None:
-                    self.apply(self.core.on_memory_measured(self.memory_reading, self.now))
+                    self._apply_all(self.core.on_memory_measured(self.memory_reading, self.now))
             elif isinstance(effect, Log):
                 self.log_lines.append(effect.text)
             elif isinstance(effect, CloseConnection | Disconnect):
                 self.hung_up.append(effect.peer)
             elif isinstance(effect, PauseReading):
                 self.paused.append((effect.peer, effect.until))
-            elif isinstance(effect, SaveSession):
-                self.saved.append(effect.record)
+            elif isinstance(effect, SaveRecords):
+                for record in effect.records:
+                    self.saved.append(record)
+                    self.journal.add(record)
             else:
                 assert isinstance(effect, StopBroker)
                 self.exits.append(effect.why)
-        if self.core.pending_events:
-            self.apply(self.core.flush_events())
 
     def end_process(self, process: int) -> None:
         """End a process, and the workers that it serves."""
@@ -323,6 +391,12 @@ class CoreHarness:
             return
         header = unpack(frame)
         worker.received.append((header, _decode(frame[HEADER_BYTES:])))
+        if header.kind == FrameKind.RESUME:
+            worker.rolled_back = None
+        elif header.kind == FrameKind.ADOPT:
+            worker.on_adopt(header)
+        if self.auto and header.kind == FrameKind.ADOPT:
+            worker.send_adopted()
         if self.auto and header.kind == FrameKind.ASSIGN:
             worker.send_assigned()
 
@@ -393,7 +467,51 @@ class CoreHarness:
 
     def saved_sessions(self) -> list[str]:
         """Return the sessions that are open according to the saved records."""
-        return [each.name or each.id for each in {each.id: each for each in self.saved}.values() if each.open]
+        return [each.name or each.id for each in self.journal.build().sessions if each.open]
+
+    # --- the next broker ---
+
+    def saved_state(self) -> SavedState:
+        """Return what the next broker reads."""
+        return self.journal.build(
+            self.floor, self.generation, None, max([*self.spawned, *self.branched_from], default=0)
+        )
+
+    def restart(self, *, come_back: bool = True) -> list[str]:
+        """Kill the broker, start the next, and return the sessions that it calls lost.
+
+        Workers without a session end with the broker; of the others the next one is told that they are alive.
+        """
+        saved, self.generation, self.effects_left = self.saved_state(), self.generation + 1, None
+        for process in list(self.processes):
+            served = [each for each in self.workers.values() if each.process == process]
+            if [each.number for each in served if each.frames(FrameKind.ASSIGN)] != [process]:
+                self.end_process(process)  # it has no session, or branches
+        self.hook_requests.clear()
+        self.core = self.build_core()
+        self.state = self.core.state
+        lost = self.core.restore(saved, frozenset(self.workers), self.now)
+        self.journal = JournalState()
+        self.floor, records = self.core.export()
+        for record in records:
+            self.journal.add(record)
+        self.on_restored(saved)
+        self.apply(self.core.start(self.now))
+        wanted = self.core.scheduler.pool.workers
+        for process in self.processes - wanted.keys():
+            self.end_process(process)
+        if come_back:
+            self.come_back()
+        return lost
+
+    def on_restored(self, saved: SavedState) -> None:
+        """Look at a broker that has taken over what was saved, before it does anything."""
+
+    def come_back(self) -> None:
+        """Let every worker connect to the broker."""
+        for worker in list(self.workers.values()):
+            if worker.frames(FrameKind.ASSIGN):
+                worker.come_back()
 
     def session_of(self, owner: str, name: str) -> Session:
         """Return the core's record of a session, by owner and name."""

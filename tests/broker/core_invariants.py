@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from core_harness import CoreHarness
+from replbroker.core.engine import BrokerCore
 from replbroker.core.limits.fair_semaphore import FairSemaphore
 from replbroker.core.limits.quotas import (
     CONNECTIONS,
@@ -19,9 +22,11 @@ from replbroker.core.limits.quotas import (
     SUBSCRIPTIONS,
     Holder,
 )
+from replbroker.core.records import SavedState, SessionRecord
 from replbroker.core.sessions.eval_task import EvalTask
-from replbroker.core.sessions.session import BUSY, IDLE, STARTING, TRANSITIONS, VACANT, Session
+from replbroker.core.sessions.session import ADOPTING, BUSY, IDLE, STARTING, TRANSITIONS, VACANT, Session
 from replbroker.core.state import BrokerState
+from replbroker.journal_lines import JournalState
 from replwire.events import EvalAccepted, EvalFinished, Event, SessionClosed
 from replwire.link import FrameKind, unpack
 
@@ -107,7 +112,25 @@ class CheckedHarness(CoreHarness):
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
         self.memory_reported_at = 0.0
         super().__init__(auto=False, warm=WARM, hooks=True, checkpoints=True, **LIMITS)
-        self.state.semaphore = FairnessCheckingSemaphore(self.state)
+
+    def build_core(self) -> BrokerCore:
+        core = super().build_core()
+        core.state.semaphore = FairnessCheckingSemaphore(core.state)
+        return core
+
+    def on_restored(self, saved: SavedState) -> None:
+        """Check that nothing is forgotten that was accepted, and nothing runs that has ended."""
+        self.seqs.clear()
+        self.unfinished.clear()
+        kept = {session.id: session for session in self.state.sessions}
+        self.closed -= kept.keys()
+        self.seqs.update(dict.fromkeys((each.id for each in saved.sessions), saved.generation * 10**9))
+        for each in saved.evals:
+            if each.session in kept:
+                task = kept[each.session].find_eval(each.eval_id)
+                assert (task is not None and task.state is not EvalTask.DONE) == (not each.progress.status)
+                if not each.progress.status:
+                    self.unfinished.add((each.session, each.eval_id))
 
     @property
     def is_memory_check_due(self) -> bool:
@@ -115,7 +138,9 @@ class CheckedHarness(CoreHarness):
         return self.now <= self.memory_reported_at + 0.05
 
     def _on_event(self, event: Event) -> None:
-        assert not event.canonical or event.seq == self.seqs[event.session] + 1, "an event is missing"
+        assert not event.canonical or event.seq == self.seqs[event.session] + 1, (
+            f"an event is missing: {event} after {self.seqs[event.session]}: {self.log_lines[-3:]} {self.core.pending_events}"
+        )
         self.seqs[event.session] = max(self.seqs[event.session], event.seq)
         if isinstance(event, EvalAccepted):
             self.unfinished.add((event.session, event.eval))
@@ -162,8 +187,33 @@ class CheckedHarness(CoreHarness):
             self.last_eval[session] = number_of_eval
 
 
+def check_journal(harness: CheckedHarness) -> None:
+    """Check that what is saved is what the broker would save now."""
+    saved, exact = harness.journal.build(), JournalState()
+    for record in harness.core.export()[1]:
+        exact.add(record)
+    wanted = exact.build()
+    sessions = {each.id: each for each in saved.sessions if each.open}
+    for session in wanted.sessions:
+        if session.open:
+            assert msgspec.to_builtins(_comparable(sessions.pop(session.id))) == msgspec.to_builtins(
+                _comparable(session)
+            )
+    assert not sessions, "a session is saved that is not open"
+    evals = {(each.session, each.eval_id): each for each in saved.evals}
+    for each in wanted.evals:
+        assert evals[each.session, each.eval_id].progress == each.progress
+
+
+def _comparable(record: SessionRecord) -> SessionRecord:
+    """Return a record without what changes at every eval, which the records of evals have."""
+    assert record.details is not None
+    return msgspec.structs.replace(record, details=msgspec.structs.replace(record.details, eval_count=0))
+
+
 def check(harness: CheckedHarness) -> None:
     """Check every invariant between two steps."""
+    check_journal(harness)
     state = harness.state
     sessions = list(state.sessions)
     _slots(harness, sessions)
@@ -173,10 +223,12 @@ def check(harness: CheckedHarness) -> None:
     assert state.routes == {job.route: job for job in jobs} | asks
     waited_for = {(job.peer, job.request_id): job for job in jobs if job.peer is not None}
     assert state.by_request == waited_for
-    assert harness.unfinished == {(job.session.id, job.eval_id) for job in jobs}
+    unfinished = {(job.session.id, job.eval_id) for job in jobs}
+    assert harness.unfinished == unfinished, harness.unfinished ^ unfinished
     for job in jobs:
         assert job.epoch == job.session.epoch
-        assert (job.deadline is None) == (job.state is EvalTask.STARTING)
+        is_held = job.state is EvalTask.STARTING or (job.state is EvalTask.RUNNING and job.session.state == ADOPTING)
+        assert (job.deadline is None) == is_held
     assert all(ask.deadline is not None and ask.deadline.action is not None for ask in asks.values())
     for session in sessions:
         _session(session)
@@ -187,7 +239,8 @@ def check(harness: CheckedHarness) -> None:
     assert len(state.deadlines) <= 4 + 4 * len(jobs) + len(asks) + starting + len(state.connections.silent) + len(
         harness.core.scheduler.pool.workers
     )
-    assert not [note for note in harness.log_lines if "internal error" in note]
+    errors = [note for note in harness.log_lines if "internal error" in note]
+    assert not errors, errors[0]
 
 
 def _replacements(sessions: list[Session]) -> list[Session]:
@@ -236,11 +289,12 @@ def _charges(harness: CheckedHarness, sessions: list[Session]) -> None:
 
 def _session(session: Session) -> None:
     running = session.running
-    assert (session.state == BUSY) == (running is not None and running.state is EvalTask.RUNNING)
+    is_sent = running is not None and running.state is EvalTask.RUNNING
+    assert session.state in ((BUSY, ADOPTING) if is_sent else (VACANT, STARTING, ADOPTING, IDLE))
     assert session.state in {before for before, _ in TRANSITIONS}
     assert session.state != VACANT or (session.worker is None and running is None)
     assert session.state != IDLE or (session.worker is not None and running is None)
-    assert (session.state == STARTING) == (session.start_deadline is not None)
+    assert (session.state in (STARTING, ADOPTING)) == (session.start_deadline is not None)
     assert session.is_occupied or session.inflight or not session.ephemeral, "an ephemeral session stayed"
     held = session.replacement or (session.queue and session.queue[0].hook_deadline)
     assert running or session.next_up or held or not session.queue, "a queue that nobody serves"
@@ -256,7 +310,7 @@ def _session(session: Session) -> None:
     assert session.replacement is None or session.running is None, "an eval runs where its session moves away"
     assert session.snapshot is None or session.state == STARTING
     waiting_ids = {job.eval_id for job in session.waiting_evals()}
-    assert session.state == STARTING or {ask.eval_id for ask in session.deferred} <= waiting_ids
+    assert session.state in (STARTING, ADOPTING) or {ask.eval_id for ask in session.deferred} <= waiting_ids
 
 
 def _workers(harness: CheckedHarness, sessions: list[Session]) -> None:

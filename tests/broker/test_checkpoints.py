@@ -53,7 +53,7 @@ def test_a_rollback_raises_the_epoch_and_the_worker_stays(rolling: CoreHarness) 
     (header, body) = worker.frames(FrameKind.RESUME)[0]
     assert (header.epoch, body) == (epoch + 1, {"report": False})
     assert rolling.worker() is worker
-    assert rolling.saved[-1].epoch == epoch + 1
+    assert [each.epoch for each in rolling.saved_state().sessions] == [epoch + 1]
     assert rolling.is_idle()
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from core_harness import CoreHarness
-from replbroker.core.effects import Effect, SavedSessions, SaveSession, SessionRecord, ToClient
+from replbroker.core.effects import Effect, SaveRecords, ToClient
+from replbroker.core.records import SavedEval, SavedProgress, SavedState, SessionRecord
 from replbroker.core.sessions.session_records import BROKER_ENDED
 from replwire.limits import MAX_CLOSED_SESSIONS
 from replwire.link import FrameKind
@@ -17,16 +18,10 @@ OTHER = b"p2"
 New = Callable[..., CoreHarness]
 
 
-def saved_sessions_of(harness: CoreHarness) -> SavedSessions:
-    """Return the records that were saved until a broker was killed."""
-    latest = {(each.owner, each.name or each.id, each.scope): each for each in harness.saved}
-    return SavedSessions(0, list(latest.values()))
-
-
 def build_successor(of: CoreHarness, new_harness: New) -> CoreHarness:
-    """Build the broker that comes after one that was killed."""
+    """Build the broker that comes after one that was killed with all its workers."""
     after = new_harness()
-    after.core.restore(saved_sessions_of(of))
+    after.core.restore(of.saved_state(), frozenset(), after.now)
     return after
 
 
@@ -47,8 +42,9 @@ def test_what_is_told_is_saved_before(harness: CoreHarness) -> None:
 
     def watching(effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, SaveSession):
-                highest["work"] = effect.record.epoch
+            if isinstance(effect, SaveRecords):
+                epochs = [each.epoch for each in effect.records if isinstance(each, SessionRecord)]
+                highest["work"] = max([highest["work"], *epochs])
             elif isinstance(effect, ToClient):
                 assert msgspec.json.decode(bytes(effect.body)).get("epoch", 0) <= highest["work"]
         do(effects)
@@ -62,13 +58,12 @@ def test_what_is_told_is_saved_before(harness: CoreHarness) -> None:
     assert (highest["work"], harness.final_reply("runs")["epoch"]) == (4, 2)
 
 
-def test_an_eval_in_a_session_that_is_there_saves_nothing(harness: CoreHarness) -> None:
+def test_an_eval_is_saved_once_when_it_starts_and_once_when_it_ends(harness: CoreHarness) -> None:
     harness.open("work")
     before = len(harness.saved)
     for _ in range(10):
         harness.finish(harness.eval("work"))
-        harness.finish(harness.eval(None))
-    assert len(harness.saved) == before
+    assert [type(each) for each in harness.saved[before:]] == [SavedEval, SavedProgress] * 10
 
 
 def test_after_a_killed_broker_the_first_answer_says_lost_with_the_cause(
@@ -102,7 +97,7 @@ def test_who_asks_for_a_session_of_the_broker_before_is_told_what_became_of_it(
         assert after.request("jobs", session=key)["cause"] == BROKER_ENDED
     after.core.set_identity(OTHER, "uid:1001")
     assert "cause" not in after.request("jobs", OTHER, session="work")
-    assert new_harness().core.restore(saved_sessions_of(harness)) == ["work", nameless]
+    assert new_harness().core.restore(harness.saved_state(), frozenset(), 0.0) == ["work", nameless]
 
 
 def test_a_session_that_was_closed_on_purpose_is_not_lost_and_keeps_its_epochs(
@@ -113,7 +108,7 @@ def test_a_session_that_was_closed_on_purpose_is_not_lost_and_keeps_its_epochs(
     after = build_successor(harness, new_harness)
     opened = after.open("work")
     assert (opened["epoch"], "state" in opened, "cause" in opened) == (2, False, False)
-    assert new_harness().core.restore(saved_sessions_of(harness)) == []
+    assert new_harness().core.restore(harness.saved_state(), frozenset(), 0.0) == []
 
 
 def test_a_broker_that_ends_in_good_order_is_a_cause_as_well(harness: CoreHarness, new_harness: New) -> None:
@@ -141,16 +136,19 @@ def test_epochs_are_of_one_owner_and_project(harness: CoreHarness, new_harness: 
 
 def test_names_that_are_forgotten_begin_above_all_of_them(harness: CoreHarness) -> None:
     harness.core.restore(
-        SavedSessions(
+        SavedState(
             0,
             [
                 SessionRecord(owner="self", name=f"n{at}", id=f"i{at}", epoch=7 if at == 3 else 1, open=False)
                 for at in range(MAX_CLOSED_SESSIONS + 5)
             ],
-        )
+        ),
+        frozenset(),
+        harness.now,
     )
-    assert len(harness.core.saved_sessions().records) == MAX_CLOSED_SESSIONS
-    assert (harness.core.saved_sessions().floor, harness.open("n3")["epoch"], harness.open("n5")["epoch"]) == (7, 8, 2)
+    floor, records = harness.core.export()
+    assert len(records) == MAX_CLOSED_SESSIONS
+    assert (floor, harness.open("n3")["epoch"], harness.open("n5")["epoch"]) == (7, 8, 2)
 
 
 def test_who_is_handed_a_session_whose_name_it_knows_sees_a_higher_epoch(harness: CoreHarness) -> None:

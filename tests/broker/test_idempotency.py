@@ -59,8 +59,13 @@ def test_keys_of_different_agents_never_meet(harness: CoreHarness) -> None:
     harness.finish(harness.eval(idempotency_key="k", agent="ada"))
     harness.finish(harness.eval(idempotency_key="k", agent="bob"))
     harness.finish(harness.eval(idempotency_key="k"))
-    harness.finish(harness.eval(idempotency_key="k", peer=b"p2"))
-    assert evals(harness) == 4
+    assert evals(harness) == 3
+
+
+def test_a_client_may_ask_again_over_another_connection(harness: CoreHarness) -> None:
+    harness.finish(harness.eval(idempotency_key="k"))
+    again = harness.eval(idempotency_key="k", peer=b"p2")
+    assert (evals(harness), harness.worker().op_of(again)) == (1, "read")
 
 
 def test_a_key_does_not_outlive_its_session_and_still_does_not_run_twice(harness: CoreHarness) -> None:

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -23,11 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from core_harness import FakeWorker
 from core_invariants import CheckedHarness, check
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replwire.ext.verdicts import Allow, Block, RequireApproval, Verdict
 from replwire.link import FrameKind, HeartbeatBody, Outcome
+from simulated_workers import SimulatedWorkers
 from test_saved_snapshots import build_file
 
 SOAK = os.environ.get("REPLCTL_SOAK") == "1"
@@ -45,7 +44,7 @@ VERDICTS = st.sampled_from([Allow(), Allow(), Allow(), Block("no"), RequireAppro
 COMMON = ("info", "stdin", "read", "jobs", "clear-bindings", "ls-sessions", "stats", "describe", "history", "stack")
 
 
-class BrokerMachine(RuleBasedStateMachine):
+class BrokerMachine(SimulatedWorkers):
     """The life of one broker."""
 
     @initialize()
@@ -55,9 +54,6 @@ class BrokerMachine(RuleBasedStateMachine):
         self.count = len(self.peers)
         for peer, identity in zip(self.peers, IDENTITIES, strict=True):
             self.harness.core.on_connect(peer, identity, self.harness.now)
-        self.ready: set[int] = set()
-        self.answered: set[tuple[int, int]] = set()
-        self.paths: set[str] = set()
 
     # --- clients ---
 
@@ -178,55 +174,6 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # --- workers ---
 
-    def _waiting_asks(self) -> list[tuple[FakeWorker, str, int]]:
-        return [
-            (worker, body["id"], header.route)
-            for worker in self.harness.workers.values()
-            for header, body in worker.frames(FrameKind.REQUEST)
-            if (worker.number, header.route) not in self.answered
-        ]
-
-    def _assigns(self) -> list[FakeWorker]:
-        return [
-            w
-            for w in self.harness.workers.values()
-            if w.frames(FrameKind.ASSIGN) and (w.number, -1) not in self.answered
-        ]
-
-    def _unready(self) -> list[FakeWorker]:
-        return [worker for worker in self.harness.workers.values() if worker.number not in self.ready]
-
-    def _become_ready(self, worker: FakeWorker) -> None:
-        self.ready.add(worker.number)
-        worker.send_ready()
-
-    def _assign(self, worker: FakeWorker, error: str | None = None) -> None:
-        self.answered.add((worker.number, -1))
-        worker.send_assigned(error)
-
-    def _answer(self, ask: tuple[FakeWorker, str, int], outcome: int) -> None:
-        worker, request_id, route = ask
-        self.answered.add((worker.number, route))
-        if outcome == Outcome.OK and worker.op_of(request_id) == "clone":
-            self.paths.add(f"/shelf/{len(self.paths)}")
-            worker.send_snapshot(request_id, f"/shelf/{len(self.paths) - 1}")
-        elif outcome == Outcome.OK and worker.op_of(request_id) == "save":
-            worker.reply(request_id, snapshot="0", count=1, bytes=9)
-        elif outcome == Outcome.OK and worker.op_of(request_id) == "branch":
-            worker.send_branched(request_id, route % 3 + 1)
-        elif outcome == Outcome.OK and worker.op_of(request_id) == "rollback":
-            self._roll_back(worker, request_id, None, 0)
-        else:
-            taken = {"checkpoint": 1} if worker.op_of(request_id) == "checkpoint" else {}
-            worker.reply(request_id, outcome, **taken)
-
-    def _roll_back(self, worker: FakeWorker, request_id: str | None, cause: str | None, missed: int) -> None:
-        """Let a worker undo the last two evals that it has got, except for so many that it has not begun."""
-        got = [header.eval for header, body in worker.frames(FrameKind.REQUEST) if body["op"] == "eval"]
-        begun = got[: len(got) - missed]
-        undone, last = begun[-2:], max(begun, default=0)
-        worker.send_rolled_back(request_id, last=last, undone=undone, redone=begun[-3:-2], cause=cause)
-
     @precondition(lambda self: self._assigned())
     @rule(pick=PICK, missed=st.sampled_from([0, 0, 1]))
     def crashes_and_goes_on(self, pick: int, missed: int) -> None:
@@ -257,9 +204,6 @@ class BrokerMachine(RuleBasedStateMachine):
     def uses_memory(self, pick: int, used: int) -> None:
         workers = self._assigned()
         workers[pick % len(workers)].send(FrameKind.HEARTBEAT, HeartbeatBody(1.0, used))
-
-    def _assigned(self) -> list[FakeWorker]:
-        return [worker for worker in self.harness.workers.values() if worker.frames(FrameKind.ASSIGN)]
 
     @rule(left=st.sampled_from([20, 70, 5000, 5000]))
     def memory_of_the_machine_changes(self, left: int) -> None:
@@ -327,6 +271,55 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             self.harness.apply(self.harness.core.handle_worker_frame(worker.number, b"eh", self.harness.now))
 
+    # --- other brokers ---
+
+    @rule(
+        peer=PEERS,
+        pick=PICK,
+        cut=st.sampled_from([None, None, 0, 1, 2, 3]),
+        last=st.sampled_from(["eval", "eval", "answer", "crash", "reset", "close", "clone", "exit"]),
+        back=st.booleans(),
+    )
+    def broker_is_replaced(self, peer: int, pick: int, cut: int | None, last: str, back: bool) -> None:
+        """Kill the broker, in the middle of what it does for a last frame or request, and start the next."""
+        self.harness.effects_left = cut
+        if cut is not None:
+            self._do_last(last, peer, pick)
+        for each in self.peers:
+            self.harness.disconnected.add(each)
+        self.harness.restart(come_back=back)
+        self.ready &= self.harness.workers.keys()
+        for at, identity in enumerate(IDENTITIES):
+            self.peers[at] = b"p%d" % self.count
+            self.count += 1
+            self.harness.core.on_connect(self.peers[at], identity, self.harness.now)
+
+    def _do_last(self, last: str, peer: int, pick: int) -> None:
+        asks, workers = self._waiting_asks(), self._assigned()
+        if last == "eval":
+            self._eval(peer, ["a", "b", "c"][pick % 3], None, None, idempotency_key="k")
+        elif last == "answer" and asks:
+            self._answer(asks[pick % len(asks)], Outcome.OK)
+        elif last == "crash" and workers:
+            self._roll_back(workers[pick % len(workers)], None, "killed by SIGKILL", 0)
+        elif last == "exit" and workers:
+            workers[pick % len(workers)].exit()
+        elif last in ("reset", "close"):
+            self.harness.send(last, self.peers[peer], session=self._some_session(pick))
+        elif last == "clone":
+            self.harness.send("clone", self.peers[peer], session=self._some_session(pick), name="c")
+
+    @precondition(lambda self: self.harness.workers)
+    @rule()
+    def workers_come_back(self) -> None:
+        self.harness.come_back()
+
+    @precondition(lambda self: self._adopting())
+    @rule(pick=PICK)
+    def is_adopted(self, pick: int) -> None:
+        workers = self._adopting()
+        self._be_adopted(workers[pick % len(workers)])
+
     # --- time ---
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0, 7.0, 25.0]), beats=st.booleans())
@@ -369,10 +362,18 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _obey(self) -> None:
         """Let hooks allow every eval, and every worker answer at once."""
-        judges = self.harness.hook_requests
-        while judges or (unready := self._unready()) or (assigns := self._assigns()) or (asks := self._waiting_asks()):
+        self.harness.come_back()
+        while (
+            (judges := self.harness.hook_requests)
+            or (adopting := self._adopting())
+            or (unready := self._unready())
+            or (assigns := self._assigns())
+            or (asks := self._waiting_asks())
+        ):
             if judges:
                 self.harness.answer_hook(Allow())
+            elif adopting:
+                self._be_adopted(adopting[0])
             elif unready:
                 self._become_ready(unready[0])
             elif assigns:

@@ -69,4 +69,5 @@ def start() -> Iterator[Callable[..., BrokerProcess]]:
     yield begin
     for broker in brokers:
         broker.stop()
+        broker.end_leftovers()
         shutil.rmtree(broker.directory, ignore_errors=True)

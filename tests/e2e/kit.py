@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +176,17 @@ class BrokerProcess:
         self.process.kill()
         self._reap()
 
-    def stop(self) -> int:
-        """Send SIGTERM and return the exit code."""
+    def stop(self, number: int = signal.SIGINT) -> int:
+        """Send a signal and return the exit code. After SIGINT no session is left."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+            self.process.send_signal(number)
         return self._reap()
+
+    def end_leftovers(self) -> None:
+        """Kill the workers that a killed broker has left."""
+        for pid in processes_with(str(self.directory)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def _reap(self) -> int:
         code = self.process.wait(TIMEOUT_S)

@@ -93,8 +93,10 @@ def test_what_a_killed_broker_leaves_goes_with_the_next_start_and_a_living_ones_
     left = killed.private_dir
     killed.kill()
     assert left.exists()
+    other = start()
+    assert [path.exists() for path in (left, other.private_dir, living.private_dir)] == [False, True, True]
     killed.start()
-    assert [path.exists() for path in (left, killed.private_dir, living.private_dir)] == [False, True, True]
+    assert killed.private_dir == left  # workers that are left look for a broker there
     used = killed.private_dir
     killed.stop()
     assert not used.exists()

@@ -31,6 +31,10 @@ class CoreClock:
             self._second, self._prefix = second, datetime.fromtimestamp(second, UTC).isoformat()[:-6]
         return f"{self._prefix}.{int((at - second) * 1000):03d}+00:00"
 
+    def from_unix(self, when: float) -> float:
+        """Return a moment in Unix seconds as a monotonic one, which may be before the machine's start."""
+        return when - self._monotonic_to_unix()
+
     def to_unix(self, when: float) -> float:
         """Return a monotonic moment in Unix seconds."""
         return round(self._monotonic_to_unix() + when, 3)

@@ -43,6 +43,7 @@ class CoreConfig:
         checkpoints: When sessions take checkpoints.
         install_packages: Whether sessions may install packages, where an agent has no rule of its own.
         more_hosts: Whether sessions may be allowed more hosts, likewise.
+        sessions_outlive: Whether workers wait for another broker when this one ends.
     """
 
     limits: Limits
@@ -68,6 +69,7 @@ class CoreConfig:
     checkpoints: Checkpoints = "auto"
     install_packages: PermissionRule = "allow"
     more_hosts: PermissionRule = "deny"
+    sessions_outlive: bool = False
 
     def rule_for(self, request: Request) -> AgentRule | None:
         """Return the rule for the agent of a request."""

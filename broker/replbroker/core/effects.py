@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from replbroker.core.records import Record
 from replwire.ext.verdicts import HookRequest
 from replwire.identities import Principal
 from replwire.network import TrafficRecord
@@ -137,29 +138,10 @@ class Kill(msgspec.Struct, frozen=True, gc=False):
     worker: int
 
 
-class SessionRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The part of a session that outlives its broker. `cause` is why it ended, if nobody had asked for that."""
+class SaveRecords(msgspec.Struct, frozen=True, gc=False):
+    """Save these records before the effects that follow, which tell clients and workers of them."""
 
-    owner: str
-    name: str | None
-    id: str
-    epoch: int
-    open: bool
-    scope: str = ""
-    cause: str | None = None
-
-
-class SavedSessions(NamedTuple):
-    """All session records. No other name has had an epoch above `floor`."""
-
-    floor: int
-    records: list[SessionRecord]
-
-
-class SaveSession(msgspec.Struct, frozen=True, gc=False):
-    """Save a record before the effects that follow, which tell clients of it."""
-
-    record: SessionRecord
+    records: list[Record]
 
 
 class WriteSnapshot(msgspec.Struct, frozen=True, gc=False):
@@ -245,9 +227,17 @@ class Log(msgspec.Struct, frozen=True, gc=False):
 
 
 class StopBroker(msgspec.Struct, frozen=True, gc=False):
-    """End the process: every request has its final reply."""
+    """End the process: every request has its final reply.
+
+    Attributes:
+        why: The reason.
+        keep: Workers that stay alive, for the next broker at the endpoint.
+        restart: The process is to begin again as the next broker.
+    """
 
     why: str
+    keep: frozenset[int] = frozenset()
+    restart: bool = False
 
 
 Effect = (
@@ -261,7 +251,7 @@ Effect = (
     | LeaveWorker
     | RunHooks
     | Kill
-    | SaveSession
+    | SaveRecords
     | WriteSnapshot
     | DeleteSnapshot
     | Audit

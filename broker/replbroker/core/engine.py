@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -17,14 +17,15 @@ import msgspec
 from replbroker.core.admission.admission import Admission
 from replbroker.core.admission.version_notice import send_version_notice
 from replbroker.core.config import CoreConfig
-from replbroker.core.effects import Effect, Log, Peer, SavedSessions, WriteSnapshot
+from replbroker.core.effects import Effect, Log, Peer, SaveRecords, WriteSnapshot
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.maintenance import Maintenance
 from replbroker.core.operations.broker_metrics import BrokerMetrics, read_metrics
 from replbroker.core.operations.dispatcher import OperationDispatcher
-from replbroker.core.operations.restore import restore_sessions
+from replbroker.core.operations.restore import Restoration, export_state
 from replbroker.core.operations.settings_reload import RereadResult, apply_reload
 from replbroker.core.operations.traffic import observe_traffic
+from replbroker.core.records import Record, SavedState
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.worker_protocol import SnapshotReady, WorkerProtocol
@@ -66,13 +67,23 @@ class BrokerCore:
 
     # --- what outlives a broker ---
 
-    def restore(self, saved: SavedSessions) -> list[str]:
-        """Take over the session records of the broker before this one; see `restore_sessions`."""
-        return restore_sessions(self.state, saved)
+    def restore(self, saved: SavedState, alive: Collection[int], now: float) -> list[str]:
+        """Take over the sessions of the broker before this one; see `Restoration`.
 
-    def saved_sessions(self) -> SavedSessions:
-        """Return the session records that a broker after this one needs."""
-        return self.state.records.export()
+        Args:
+            saved: What it has saved.
+            alive: The numbers of its workers that are alive.
+            now: Seconds, monotonic.
+
+        Returns:
+            The sessions that were lost, as the broker's own user calls them.
+        """
+        self.state.clock.now = now
+        return Restoration(self.state, self.scheduler).restore(saved, alive, now)
+
+    def export(self) -> tuple[int, list[Record]]:
+        """Return everything that a broker after this one needs: the floor of epochs, and records."""
+        return export_state(self.state)
 
     # --- views for the shell ---
 
@@ -315,10 +326,19 @@ class BrokerCore:
         """Put off every time limit after a time in which the broker itself did not run."""
         self._maintenance.on_suspended(seconds)
 
-    def drain(self, why: str, now: float) -> list[Effect]:
-        """Begin the end of the broker, as `shutdown` does."""
+    def drain(self, why: str, now: float, *, keep_sessions: bool = False) -> list[Effect]:
+        """Begin the end of the broker, as `shutdown` does.
+
+        Args:
+            why: The reason.
+            now: Seconds, monotonic.
+            keep_sessions: Leave the sessions to the next broker, if they outlive this one.
+        """
         self.state.clock.now = now
-        self._operations.shutdown.begin(why, now)
+        if keep_sessions and self.state.config.sessions_outlive:
+            self._operations.shutdown.leave(why, now)
+        else:
+            self._operations.shutdown.begin(why, now)
         return self._finish_call(now)
 
     # --- effects ---
@@ -342,8 +362,10 @@ class BrokerCore:
 
     def take_effects(self) -> list[Effect]:
         """Return the effects of a call that returns something else."""
-        effects = self.state.effects[:]
-        self.state.effects.clear()
+        state = self.state
+        records = state.changes.take()
+        effects: list[Effect] = [SaveRecords(records), *state.effects] if records else state.effects[:]
+        state.effects.clear()
         return effects
 
     def _finish_call(self, now: float) -> list[Effect]:
@@ -351,6 +373,7 @@ class BrokerCore:
         if state.drain_deadline is not None and state.semaphore.in_use == 0:
             self._admission.answer_all(now)
             self._operations.shutdown.finish("drained", now)
-        effects = state.effects[:]
+        records = state.changes.take()
+        effects: list[Effect] = [SaveRecords(records), *state.effects] if records else state.effects[:]
         state.effects.clear()
         return effects

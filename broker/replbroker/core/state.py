@@ -21,6 +21,7 @@ from replbroker.core.limits.sliding_window import SlidingWindow
 from replbroker.core.observing.audit_trail import AuditTrail
 from replbroker.core.observing.event_bus import EventBus
 from replbroker.core.observing.event_emitter import EventEmitter
+from replbroker.core.sessions.change_log import ChangeLog
 from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
 from replbroker.core.sessions.idempotency_cache import IdempotencyCache
 from replbroker.core.sessions.named_environments import NamedEnvironments
@@ -53,6 +54,7 @@ class BrokerState:
 
     Attributes:
         effects: The effects of the current call, in order.
+        changes: What the current call has changed, to be saved before its effects.
         routes: What a worker's reply is for, by its number.
         by_request: Evals whose client still waits.
         rate_windows: Requests of the last minute, by connection for the broker's own user, else by identity.
@@ -80,7 +82,8 @@ class BrokerState:
 
         self.sessions = SessionRegistry()
         self.lookup = SessionLookup(self.sessions, self.access)
-        self.records = SessionRecords(self.effects.append)
+        self.changes = ChangeLog(self.clock)
+        self.records = SessionRecords(self.changes)
         self.environments = NamedEnvironments(config.broker_user, config.environments)
         self.idempotency = IdempotencyCache(self.quotas)
         self.uploads = SnapshotUploads(self.effects.append, self.deadlines)

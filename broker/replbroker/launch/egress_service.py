@@ -133,8 +133,8 @@ class EgressService:
             except ProcessLookupError:
                 pass
 
-    def close(self) -> None:
-        """Kill the proxy, wait for its death, and remove its socket."""
+    def close(self, *, for_successor: bool = False) -> None:
+        """Kill the proxy, and wait for its death. Its socket file stays for a successor: workers wait for that one."""
         self._kill()
         if self._proxy is not None:
             death = select.poll()
@@ -143,7 +143,10 @@ class EgressService:
             os.close(self._proxy.pidfd)
             self._proxy.control.close()
             self._proxy = None
-        self._stop_listening()
+        if for_successor and self._listener is not None:
+            self._listener.close()
+        else:
+            self._stop_listening()
 
     def _listen(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -158,9 +161,9 @@ class EgressService:
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
+            Path(self.path).unlink(missing_ok=True)  # first: at a file that is there, workers wait for another proxy
             self._listener.close()
             self._listener = None
-            Path(self.path).unlink(missing_ok=True)
 
     def _on_records(self) -> None:
         assert self._proxy is not None

@@ -17,23 +17,26 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 from multiprocess import current_process, forkserver, resource_tracker
+from multiprocess import process as multiprocess_process
 from multiprocess.context import ForkServerContext
 
 from replbroker.core.effects import WorkerSpec
 from replbroker.descriptors import is_near_limit
 from replbroker.launch.egress_service import EgressService
 from replbroker.launch.environment_remover import EnvironmentRemover
-from replbroker.launch.launcher import ExitedWorker, RemovedEnvironment
+from replbroker.launch.launcher import ExitedWorker, RemovedEnvironment, StartedWorker
 from replbroker.launch.orphans import become_subreaper, reap_orphans
 from replbroker.launch.package_remover import PackageRemover
+from replbroker.launch.process_tree import kill_tree
 from replbroker.launch.sandbox_provider import SandboxProvider
+from replbroker.launch.worker_handle import WorkerHandle, boot_id, decode_handle, read_start
 from replbroker.loop_parts import Register, Unregister
 from replwire.ext.contracts import Runtime
 from replwire.identities import Identity
@@ -48,6 +51,7 @@ from replworker.egress.process import serve as serve_egress
 _FORK_SERVER_LOST = 255  # exit code that multiprocess reports when its fork server has died
 _JOIN_TIMEOUT_S = 5.0  # the fork server reaps a process well before
 _CLOSE_TIMEOUT_S = 5.0
+_DIED_ADOPTED = "the worker process has exited; the broker that would know the exit code has ended before it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +70,8 @@ class LauncherSettings:
         open_files: Limit of open files for workers, and the broker's own.
         secrets: The secrets of the settings, without their values.
         installer: Settings of package installers.
+        orphan_ttl_ms: Time without a broker after which a session ends.
+        journal: Path of the journal, which lists the sessions.
     """
 
     socket_dir: Path
@@ -79,6 +85,8 @@ class LauncherSettings:
     open_files: tuple[int, int]
     secrets: tuple[SecretEntry, ...] = ()
     installer: InstallerSettings
+    orphan_ttl_ms: int = 0
+    journal: str = ""
 
 
 class ForkserverLauncher:
@@ -105,6 +113,9 @@ class ForkserverLauncher:
         self._pids: dict[int, int] = {}  # of workers that were not reaped yet
         self._starting = threading.Lock()
         self._pidfds: dict[int, int] = {}
+        self._adopted: dict[int, int] = {}  # pids of workers that an earlier broker has started
+        self._released: set[int] = set()  # workers that a later broker goes on with
+        self._started: list[StartedWorker] = []
         self._kill_requested: set[int] = set()  # workers whose exit is not to be reported
         self._live: set[int] = set()
         self._exited: list[ExitedWorker] = []
@@ -144,6 +155,7 @@ class ForkserverLauncher:
                 process.start()
                 self._pids[worker] = process.pid
             pidfd = os.pidfd_open(process.pid)
+            handle = self._describe(process.pid, args)
         except Exception as error:  # noqa: BLE001 - whatever it is, this thread has to live to start the next worker
             if process.pid is not None:
                 process.kill()  # nothing could report its death, or end it later
@@ -151,7 +163,22 @@ class ForkserverLauncher:
             self._post_result(lambda: self._on_exited(worker, cause))
             return
         self._processes[worker] = process
-        self._post_result(lambda: self._on_started(worker, pidfd))
+        self._post_result(lambda: self._on_started(worker, pidfd, handle))
+
+    def _describe(self, pid: int, args: WorkerArgs) -> str:
+        """Return the durable id of a worker that has just been started."""
+        confine = args.confine
+        groups = self._sandbox.cgroups
+        return WorkerHandle(
+            pid=pid,
+            start=read_start(pid) or 0,
+            boot=boot_id(),
+            slot=None if confine is None else confine.slot,
+            environment=args.environment,
+            cgroups=groups.directories if confine is not None else {},
+            cgroup_version=groups.version,
+            egress=confine is not None and confine.policy.network == "list",
+        ).encode()
 
     def _start_egress(self, listener: socket.socket, control: socket.socket) -> Any:
         process = self._context.Process(
@@ -162,7 +189,12 @@ class ForkserverLauncher:
         return process
 
     def _reap(self, worker: int) -> None:
-        process = self._processes.pop(worker)
+        process = self._processes.pop(worker, None)
+        if process is None:
+            code = _adopted_exit_code(self._adopted[worker])  # known to its parent, if this process has begun again
+            cause = _DIED_ADOPTED if code is None else f"the worker process {_describe_exit(code)}"
+            self._post_result(lambda: self._on_exited(worker, cause))
+            return
         process.join(_JOIN_TIMEOUT_S)
         code = process.exitcode
         if code is not None:
@@ -205,8 +237,9 @@ class ForkserverLauncher:
             self._egress.path,
             settings.secrets,
             settings.installer,
-            os.getpid(),
+            settings.journal,
             settings.open_files[0],
+            settings.orphan_ttl_ms,
         )
         if self._sandbox.has_list(spec):
             self._egress.ensure()
@@ -237,11 +270,43 @@ class ForkserverLauncher:
         if self._sweep_due:
             self.reap_orphans()
 
-    def _on_started(self, worker: int, pidfd: int) -> None:
+    def _on_started(self, worker: int, pidfd: int, handle: str) -> None:
+        self._started.append(StartedWorker(worker, handle))
+        self._watch(worker, pidfd)
+
+    def _watch(self, worker: int, pidfd: int) -> None:
         self._pidfds[worker] = pidfd
         self._register(pidfd, lambda: self._on_pidfd_readable(worker))
         if worker in self._kill_requested:
-            self._kill(pidfd)
+            self._kill_worker(worker)
+
+    def adopt(self, worker: int, handle: str, *, keep: bool) -> bool:
+        known = decode_handle(handle)
+        if known is None:
+            return False
+        pidfd = known.open()
+        if pidfd is None:
+            self._sandbox.remove_groups(known.cgroup_version, known.cgroups)
+            return False
+        self._live.add(worker)
+        self._adopted[worker] = known.pid
+        if known.slot is not None:
+            self._sandbox.adopt(worker, known.slot, known.cgroup_version, known.cgroups)
+        if known.environment is not None:
+            self._environments[worker] = known.environment
+        if known.egress and keep:
+            self._egress.ensure()
+        if not keep:
+            self._kill_requested.add(worker)
+        self._post_result(lambda: self._watch(worker, pidfd))
+        return keep
+
+    def release(self, workers: Iterable[int]) -> None:
+        self._released = set(workers)
+
+    def take_started(self) -> list[StartedWorker]:
+        started, self._started = self._started, []
+        return started
 
     def _on_pidfd_readable(self, worker: int) -> None:
         """Reap a worker: its pidfd is readable once it is dead."""
@@ -255,6 +320,7 @@ class ForkserverLauncher:
         """Clean up the resources of a reaped worker."""
         self._live.discard(worker)
         self._pids.pop(worker, None)
+        self._adopted.pop(worker, None)
         if self._environments.pop(worker, None) is not None:
             self._environment_remover.on_worker_exit(self._environments.values())
         self._sandbox.cleanup(worker)
@@ -269,9 +335,23 @@ class ForkserverLauncher:
         if worker not in self._live:
             return
         self._kill_requested.add(worker)
-        pidfd = self._pidfds.get(worker)
-        if pidfd is not None:
+        if worker in self._pidfds:
+            self._kill_worker(worker)
+
+    def _kill_worker(self, worker: int) -> None:
+        """Kill a worker. The orphans of one that an earlier broker has started would not become this broker's."""
+        pidfd = self._pidfds[worker]
+        pid = self._adopted.get(worker)
+        if pid is None:
             self._kill(pidfd)
+            return
+        own = os.dup(pidfd)  # the worker may be dead, and its descriptor closed, before the thread gets to it
+
+        def kill() -> None:
+            kill_tree(pid, own)
+            os.close(own)
+
+        self._tasks.put(kill)
 
     def remove_environment(self, environment: str) -> None:
         self._post_result(lambda: self._environment_remover.request(environment, self._environments.values()))
@@ -282,6 +362,9 @@ class ForkserverLauncher:
 
     def remove_packages(self, session: str) -> None:
         self._package_remover.remove(session)
+
+    def remove_closed_packages(self) -> None:
+        self._package_remover.remove_closed()
 
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         return self._environment_remover.take_removed()
@@ -322,18 +405,37 @@ class ForkserverLauncher:
 
     def _expected_children(self) -> set[int]:
         """Return the pids that are no orphans: helpers, and workers inherited from a dead fork server."""
-        return self._helper_pids() | set(self._pids.copy().values())
+        return self._helper_pids() | set(self._pids.copy().values()) | set(self._adopted.copy().values())
+
+    def _detach_released(self) -> set[int]:
+        """Let go of the workers for a later broker: multiprocess would end them at exit. Return their pids."""
+        pids = set()
+        for worker in self._released:
+            pids |= {pid for pid in (self._pids.get(worker), self._adopted.get(worker)) if pid is not None}
+            if (process := self._processes.pop(worker, None)) is not None:
+                multiprocess_process._children.discard(process)
+            if (pidfd := self._pidfds.pop(worker, None)) is not None:
+                os.close(pidfd)
+        return pids
+
+    def _kill_all(self) -> None:
+        for worker, pidfd in self._pidfds.items():
+            if worker in self._adopted and worker not in self._released:
+                kill_tree(self._adopted[worker], pidfd)
+            elif worker not in self._released:
+                self._kill(pidfd)
 
     def close(self) -> None:
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
         self._closing = True
-        self._kill_requested |= self._live
+        self._kill_requested |= self._live - self._released
         self._tasks.put(None)
-        for pidfd in self._pidfds.values():
-            self._kill(pidfd)
-        self._egress.close()
+        self._kill_all()
+        self._egress.close(for_successor=bool(self._released))
         self._thread.join(_CLOSE_TIMEOUT_S)
         self._handle_results()  # workers that had just been started
+        kept = self._detach_released()
+        self._kill_all()
         for pidfd in self._pidfds.values():
             death = select.poll()  # `select` cannot handle descriptors beyond 1023
             death.register(pidfd, select.POLLIN)
@@ -341,7 +443,7 @@ class ForkserverLauncher:
             os.close(pidfd)
         for pid in self._helper_pids():
             os.kill(pid, signal.SIGKILL)  # an idle fork server would exit by itself, but later
-        while reap_orphans(set()) and time.monotonic() < deadline:
+        while reap_orphans(kept) and time.monotonic() < deadline:
             time.sleep(0.001)
         remove_stale_state(self._settings.state_dir)
         self._package_remover.close(_CLOSE_TIMEOUT_S)

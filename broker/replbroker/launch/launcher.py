@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from replbroker.core.effects import WorkerSpec
@@ -20,6 +21,18 @@ class ExitedWorker(NamedTuple):
 
     worker: int
     cause: str
+
+
+class StartedWorker(NamedTuple):
+    """A worker that was started.
+
+    Attributes:
+        worker: Number of the worker.
+        handle: Its durable id, for `Launcher.adopt` of a later broker.
+    """
+
+    worker: int
+    handle: str
 
 
 class RemovedEnvironment(NamedTuple):
@@ -54,6 +67,24 @@ class Launcher(DescriptorSource, Protocol):
     def set_identities(self, identities: tuple[Identity, ...]) -> None:
         """Set the configured identities, for workers that are started from now on."""
 
+    def adopt(self, worker: int, handle: str, *, keep: bool) -> bool:
+        """Take over a worker that an earlier broker has started.
+
+        Args:
+            worker: Its number from now on.
+            handle: Its durable id.
+            keep: Whether it goes on; otherwise it is killed.
+
+        Returns:
+            Whether it lives, and goes on. `take_exited` reports its death from now on.
+        """
+
+    def release(self, workers: Iterable[int]) -> None:
+        """Leave these workers alive in `close`, for a later broker."""
+
+    def take_started(self) -> list[StartedWorker]:
+        """Return the workers that were started since the last call."""
+
     def take_exited(self) -> list[ExitedWorker]:
         """Return the workers that have exited since the last call, except those that were killed."""
 
@@ -66,6 +97,9 @@ class Launcher(DescriptorSource, Protocol):
     def remove_packages(self, session: str) -> None:
         """Remove the packages that a closed session had installed, in the background."""
 
+    def remove_closed_packages(self) -> None:
+        """Remove the packages of sessions that no journal lists as open, in the background."""
+
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         """Return the environments that were removed, or could not be, since the last call."""
 
@@ -73,4 +107,4 @@ class Launcher(DescriptorSource, Protocol):
         """Kill and reap orphan processes of dead workers; called when a child of the broker has exited."""
 
     def close(self) -> None:
-        """Kill everything and wait until it is dead, within a few seconds."""
+        """Kill everything that was not released, and wait until it is dead, within a few seconds."""

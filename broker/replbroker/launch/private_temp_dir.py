@@ -7,6 +7,8 @@ import os
 import shutil
 import stat
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from replbroker.endpoints import StartError
@@ -14,22 +16,34 @@ from replwire.flock import try_flock
 
 _PREFIX = "replctl-broker-"
 _ATTEMPTS = 10
+_RETRY_S = 0.02
 
 
 class PrivateTempDir:
     """A directory of its own in TMPDIR; those of brokers that were killed are deleted.
 
+    Workers that outlive their broker look for the next one in the same directory, so that takes it over, or creates it
+    again: they connect to no other user's.
+
     The directory is locked while it is in use. The kernel releases the lock when the broker dies, however that happens;
     and systemd-tmpfiles, which deletes old files, leaves locked directories alone.
+
+    Args:
+        previous: The directory of the broker before this one.
+
+    Attributes:
+        path: The directory.
+        is_left: Whether it stays at the end, for the broker after this one.
 
     Raises:
         StartError: The directory cannot be created.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, previous: str | None = None) -> None:
+        self.is_left = False
         try:
+            path, self._lock = (_take_over(previous) if previous else None) or _create()
             _remove_stale(tempfile.gettempdir())
-            path, self._lock = _create()
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise StartError(f"{where}{error.strerror}; TMPDIR names a directory for temporary files") from None
@@ -56,9 +70,35 @@ class PrivateTempDir:
         self._lock = lock
 
     def remove(self) -> None:
-        """Delete the directory."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Delete the directory, unless it was left to another broker."""
+        if not self.is_left:
+            shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._lock)
+
+
+def _take_over(path: str) -> tuple[str, int] | None:
+    """Lock and empty the directory of an earlier broker, or create it again; None where it cannot be had."""
+    for _ in range(_ATTEMPTS):
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            lock = _lock(path) if _is_own_directory(path) else None
+        except OSError:
+            return None
+        if lock is not None:
+            _empty(path)
+            return path, lock
+        time.sleep(_RETRY_S)  # another broker that is starting has taken it for a stale one
+    return None
+
+
+def _empty(path: str) -> None:
+    for name in os.listdir(path):
+        entry = f"{path}/{name}"
+        if os.path.isdir(entry) and not os.path.islink(entry):
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            Path(entry).unlink(missing_ok=True)
 
 
 def _create() -> tuple[str, int]:
@@ -108,4 +148,4 @@ def _is_own_directory(path: str) -> bool:
         found = os.lstat(path)
     except FileNotFoundError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077

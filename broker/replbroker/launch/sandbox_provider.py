@@ -16,7 +16,8 @@ from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replwire.config import SandboxSection
 from replwire.network import HostLists
 from replwire.policy import Policy, SandboxOverrides, apply_overrides, is_within
-from replworker.sandbox.cgroup import remove_orphans
+from replworker.sandbox.cgroup import CgroupRoot, remove_orphans
+from replworker.sandbox.identity import UIDS
 from replworker.sandbox.machine import Machine, detect_machine
 from replworker.sandbox.prepare import SANDBOX_INIT
 from replworker.sandbox.probe import probe
@@ -27,18 +28,28 @@ _decode = msgspec.json.Decoder(SandboxOverrides).decode
 
 
 class UidSlots:
-    """Host users of live workers, one for each worker as long as there are enough."""
+    """Host users of live workers, one for each worker as long as there are enough.
 
-    def __init__(self, count: int = _SLOTS) -> None:
+    Args:
+        count: Number of slots, at most `UIDS`.
+        first: Number of the first slot; brokers of one machine begin with different ones.
+    """
+
+    def __init__(self, count: int = _SLOTS, first: int = 0) -> None:
+        self._first = first
         self._count = count
         self._slots: dict[int, int] = {}
 
     def acquire(self, worker: int) -> int:
         """Return a slot that no other worker has; round-robin, so a freed uid is not reused immediately."""
         taken = set(self._slots.values())
-        turn = (number % self._count for number in range(worker, worker + self._count))
-        self._slots[worker] = slot = next((each for each in turn if each not in taken), worker % self._count)
+        turn = [(self._first + number % self._count) % UIDS for number in range(worker, worker + self._count)]
+        self._slots[worker] = slot = next((each for each in turn if each not in taken), turn[0])
         return slot
+
+    def take(self, worker: int, slot: int) -> None:
+        """Note the slot that a worker of an earlier broker has."""
+        self._slots[worker] = slot
 
     def release(self, worker: int) -> None:
         """Free the slot of a worker that is dead, with every process it started."""
@@ -69,7 +80,8 @@ class SandboxProvider:
     ) -> None:
         self._machine: Machine | None = None
         self._policy: Policy | None = None
-        self._slots = UidSlots()
+        self._slots = UidSlots(first=os.getpid() * 7)
+        self._groups: dict[int, CgroupRoot] = {}  # of workers that an earlier broker has started
         if section.profile == "off":
             problem = None if section.allow_unsandboxed else "profile is off, and allow-unsandboxed is not set"
             self.summary = SandboxStatus(problem=problem)
@@ -102,7 +114,29 @@ class SandboxProvider:
         policy = self._policy
         if spec.sandbox_overrides is not None:
             policy = apply_overrides(policy, _decode(spec.sandbox_overrides))
-        return SandboxRequest(policy, self._machine, os.getpid() * 7 + self._slots.acquire(worker), spec.workspace)
+        return SandboxRequest(policy, self._machine, self._slots.acquire(worker), spec.workspace)
+
+    def adopt(self, worker: int, slot: int, version: int, directories: dict[str, str]) -> None:
+        """Note the sandbox of a worker that an earlier broker has started.
+
+        Args:
+            worker: Number of the worker.
+            slot: Number of its host user.
+            version: Version of the control groups.
+            directories: Where its group is, by controller.
+        """
+        self._slots.take(worker, slot)
+        self._groups[worker] = CgroupRoot(version, directories, None)
+
+    @staticmethod
+    def remove_groups(version: int, directories: dict[str, str]) -> None:
+        """Remove the control groups of dead workers in the directories of an earlier broker."""
+        remove_orphans(CgroupRoot(version, directories, None))
+
+    @property
+    def cgroups(self) -> CgroupRoot:
+        """The control groups in which those of sandboxes are created."""
+        return CgroupRoot() if self._machine is None else self._machine.cgroups
 
     def has_list(self, spec: WorkerSpec) -> bool:
         """Return whether a worker's sandbox may reach listed hosts."""
@@ -119,6 +153,8 @@ class SandboxProvider:
     def cleanup(self, worker: int) -> None:
         """Remove what a dead worker could not remove itself."""
         self._slots.release(worker)
+        if (groups := self._groups.pop(worker, None)) is not None:
+            remove_orphans(groups)
         if self._machine is not None:
             remove_orphans(self._machine.cgroups)
 

@@ -1,7 +1,8 @@
-"""Workers over a second ROUTER socket. A worker is identified by the one-time token that it was started with."""
+"""Workers over a second ROUTER socket. A worker is identified by the token that it was started with."""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 
 import msgspec
@@ -14,20 +15,38 @@ _MAX_FRAME = 64 * 1024 * 1024
 _decode_hello = msgspec.json.Decoder(HelloBody).decode
 
 
+def digest_of(token: str) -> str:
+    """Return the digest of a worker's token. A token is random, so a plain hash says nothing of it."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
 class WorkerRouter:
-    """Frames to and from workers: numbers on the inside, routing ids on the outside."""
+    """Frames to and from workers: numbers on the inside, routing ids on the outside.
+
+    Tokens are known by their digests: whoever reads the list of sessions cannot speak as a worker.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self.socket = create_router(context, _MAX_FRAME, hwm=0)
-        self._tokens: dict[str, int] = {}
+        self._expected: dict[str, int] = {}  # workers by the digests of their tokens
+        self._digests: dict[int, str] = {}
         self._numbers: dict[bytes, int] = {}
         self._ids: dict[int, bytes] = {}
 
     def create_token(self, number: int) -> str:
         """Return a fresh token for a worker that is about to be started."""
         token = secrets.token_hex(16)
-        self._tokens[token] = number
+        self.expect(number, digest_of(token))
         return token
+
+    def expect(self, number: int, digest: str) -> None:
+        """Accept the worker whose token has this digest."""
+        self._expected[digest] = number
+        self._digests[number] = digest
+
+    def token_digest(self, number: int) -> str:
+        """Return the digest of a worker's token, for a later broker."""
+        return self._digests[number]
 
     def receive(self) -> tuple[int, bytes] | None:
         """Receive the waiting frame.
@@ -38,21 +57,24 @@ class WorkerRouter:
         sender, last, is_single = receive_message(self.socket)
         frame = last.bytes if is_single else b""
         number = self._numbers.get(sender)
-        if number is not None:
-            return number, frame
-        self._identify(sender, frame)
-        return None
+        if number is None:
+            number = self._identify(sender, frame)
+        return None if number is None else (number, frame)
 
-    def _identify(self, sender: bytes, frame: bytes) -> None:
+    def _identify(self, sender: bytes, frame: bytes) -> int | None:
+        """Return the worker that connects, if the frame shows its token. A connection replaces an earlier one."""
         try:
             if unpack(frame).kind != FrameKind.HELLO:
-                return
-            number = self._tokens.pop(_decode_hello(frame[HEADER_BYTES:]).token, None)
+                return None
+            number = self._expected.get(digest_of(_decode_hello(frame[HEADER_BYTES:]).token))
         except (ValueError, msgspec.MsgspecError):
-            return
+            return None
         if number is not None:
+            if (earlier := self._ids.get(number)) is not None:
+                del self._numbers[earlier]
             self._numbers[sender] = number
             self._ids[number] = sender
+        return number
 
     def send(self, number: int, frame: bytes) -> bool:
         """Send a frame; return False when the worker is not connected."""
@@ -71,9 +93,10 @@ class WorkerRouter:
         identity = self._ids.pop(number, None)
         if identity is not None:
             del self._numbers[identity]
-        for token in [token for token, expected in self._tokens.items() if expected == number]:
-            del self._tokens[token]
+        digest = self._digests.pop(number, None)
+        if digest is not None:
+            del self._expected[digest]
 
     def close(self) -> None:
-        """Close the socket at once, which ends the workers."""
+        """Close the socket at once, which ends workers that do not wait for another broker."""
         self.socket.close(0)

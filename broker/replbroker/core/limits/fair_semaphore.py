@@ -84,9 +84,13 @@ class FairSemaphore(Generic[T]):
             return False
         if not self._quotas.has_room(SLOTS, request.holder):
             return False
+        self.take(request)
+        return True
+
+    def take(self, request: SlotRequest) -> None:
+        """Take a slot, whether there is one or not, for an item that has one already."""
         self._quotas.charge(SLOTS, request.holder)
         self.long_in_use += request.long
-        return True
 
     def acquire(self, request: SlotRequest, item: T) -> bool:
         """Take a slot if there is one; else put the item at the end of its agent's queue and return False."""

@@ -180,6 +180,11 @@ class EventEmitter:
             project=session.project,
         )
 
+    def emit_session_adopted(self, session: Session) -> None:
+        """Emit that a session goes on with the worker that it had before this broker."""
+        running = None if session.running is None else session.running.eval_id
+        self._bus.emit(events.SessionAdopted, session, epoch=session.epoch, running=running)
+
     def emit_session_forked(self, session: Session, source: Session, snapshot: SnapshotBody) -> None:
         """Emit that a session begins with the variables of another."""
         skipped = [each.name for each in snapshot.left_behind]

@@ -66,7 +66,7 @@ class CloneOps:
             self._state.reply_error(peer, task.request_id, error)
             return
         target.cwd_needed = source.cwd_needed
-        target.snapshot = SnapshotSource(snapshot.path)
+        target.snapshot = SnapshotSource(snapshot.path)  # the record of its creation is made after this
         if own and source.has_packages:
             target.has_packages, target.packages_of = True, source.id
         if not own and (source.cwd or spec.environment != source.spec.environment):

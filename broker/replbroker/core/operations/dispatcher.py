@@ -209,5 +209,13 @@ class OperationDispatcher:
         """End the broker."""
         if not self._state.access.is_admin(peer):
             raise RequestError("forbidden", "only the broker's own user, root and admins may end it")
+        keep = request.keep_sessions or request.restart
+        if keep and not self._state.config.sessions_outlive:
+            err = "sessions end with this broker (broker.orphan-ttl-ms = 0): nothing was done"
+            raise RequestError("not-supported", err, hint="a shutdown without `keep-sessions` closes them")
         self._state.reply(peer, request.id, status=["done", "shutdown-started"])
-        self.shutdown.begin(f"shutdown asked by {request.agent or 'a client'}", now)
+        why = f"{'restart' if request.restart else 'shutdown'} asked by {request.agent or 'a client'}"
+        if keep:
+            self.shutdown.leave(why, now, restart=request.restart)
+        else:
+            self.shutdown.begin(why, now)

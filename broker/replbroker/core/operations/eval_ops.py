@@ -107,7 +107,7 @@ class EvalOps:
 
     def _idempotency_key(self, request: wire.Eval, peer: Peer) -> tuple[Holder, str, str, str]:
         """Return the eval's key with its account, and what it is valid for: one session and one code."""
-        holder = self._state.access.holder_of(request, peer)
+        holder = Holder(self._state.access.identity_of(peer), request.agent or "")  # not of one connection
         where = ""
         if request.session is not None:
             where = repr(self._state.lookup.key(request.session, request, holder.identity))

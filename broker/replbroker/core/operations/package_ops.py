@@ -46,6 +46,7 @@ class PackageOps:
                     raise RequestError("invalid-request", f"packages: {error}") from None
             self._check_rule(session, request, peer, now)
             session.has_packages = True
+            self._state.changes.touch_session(session)
             self._state.effects.append(StartEgress())
         self._evals.submit_request(request, peer, body, now)
 

@@ -146,6 +146,7 @@ class SessionOps:
         self._state.access.check(session, peer, changes=True)  # a reader cannot lock its writers out
         if request.to != session.mode:
             session.mode, session.mode_since, session.mode_reason = request.to, now, request.reason
+            self._state.changes.touch_session(session)
         self._state.reply(
             peer, request.id, status=["done"], session=session.id, name=session.name, session_mode=session.mode
         )
@@ -162,6 +163,7 @@ class SessionOps:
             each.shares.pop(request.who, None)
             if request.level != "none":
                 each.shares[request.who] = request.level
+            self._state.changes.touch_session(each)
             self._end_hidden(each, now)
         self._state.reply(
             peer, request.id, status=["done"], session=session.id, name=session.name, shares=session.shares
@@ -179,6 +181,7 @@ class SessionOps:
             self._change_owner(session, peer, to)
         else:
             session.offered_to = request.who if request.who != session.owner else None
+            self._state.changes.touch_session(session)
         self._end_hidden(session, now)
         self._state.reply(
             peer,
@@ -211,12 +214,13 @@ class SessionOps:
             if session.is_in_use or (session.inflight and epoch > session.epoch):
                 raise self._in_use_error(session, peer)
             state.quotas.transfer(SESSIONS, session.holder, Holder(to.identity, session.holder.agent))
-            if epoch > session.epoch:
-                session.epoch = epoch  # an earlier session of this name has used the lower ones
+            epoch_before = session.epoch
+            session.epoch = max(epoch_before, epoch)  # an earlier session of this name has used the lower ones
             state.sessions.transfer(session, to.identity)
-            state.records.transfer(session, before)
+            state.records.transfer(session, before, epoch_before)
         session.owner_principal, session.offered_to = to, None
         session.shares.clear()
+        state.changes.touch_session(session)
 
     def _in_use_error(self, session: Session, peer: Peer) -> RequestError:
         name = self._state.access.name_for(session, peer)

@@ -52,6 +52,7 @@ class EnvironmentSwitch:
         session.transition("take")
         session.transition("assigned")
         session.was_ready = True
+        state.changes.touch_session(session)
         state.emitter.emit_session_moved(session)
         result = "lost" if had_worker else "kept"
         for task in session.waiting_evals():
@@ -75,6 +76,7 @@ class EnvironmentSwitch:
         session, request = task.session, task.request
         if not isinstance(request, wire.Eval) or request.expect_epoch is None:
             task.epoch = session.epoch
+            self._state.changes.evals[task] = None
             return
         self._state.idempotency.forget(task)
         err = f"session {session.label} has moved to epoch {session.epoch}, from {request.expect_epoch}"

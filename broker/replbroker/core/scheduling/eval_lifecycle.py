@@ -14,7 +14,7 @@ from replbroker.core.scheduling.inflight_requests import InflightRequests
 from replbroker.core.scheduling.outcomes import COUNTED_AS, STATUS_OF
 from replbroker.core.scheduling.worker_pool import WorkerPool
 from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
-from replbroker.core.sessions.session import CLOSED, IDLE, VACANT, Session
+from replbroker.core.sessions.session import ADOPTING, CLOSED, IDLE, VACANT, Session
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 from replwire.link import CancelBody, FrameKind, encode, pack
@@ -67,13 +67,17 @@ class EvalLifecycle:
         assert session.worker is not None
         frame = pack(FrameKind.REQUEST, task.body or b"", epoch=session.epoch, eval=task.eval_id, route=task.route)
         state.effects.append(ToWorker(session.worker, frame))
-        task.body = None
-        task.deadline = state.deadlines.call_at(
-            now + task.time_limit.ms / 1000, lambda at: self._on_time_limit(task, at)
-        )
+        state.changes.evals[task] = None
+        self.set_time_limit(task, now)
         state.emitter.emit_eval_started(task, now)
         if session.deferred:
             self._inflight.flush(session, task.eval_id)
+
+    def set_time_limit(self, task: EvalTask, now: float) -> None:
+        """Interrupt a running eval when its time is over, which may be the case already."""
+        assert task.started_at is not None
+        when = max(now, task.started_at + task.time_limit.ms / 1000)
+        task.deadline = self._state.deadlines.call_at(when, lambda at: self._on_time_limit(task, at))
 
     def advance(self, session: Session, now: float) -> None:
         """Go on after an eval of the session has ended: start its next one, or close an ephemeral session."""
@@ -116,6 +120,7 @@ class EvalLifecycle:
         state.routes.pop(task.route, None)
         self.detach_client(task)
         task.state, task.status, task.body, task.request = EvalTask.DONE, status, None, None
+        state.changes.evals[task] = None
         if len(session.evals) > state.limits.max_history:
             session.trim_evals(state.limits.max_history)
         if task.started_at is not None:
@@ -179,8 +184,17 @@ class EvalLifecycle:
             self.end_waiting(task, ["done", "interrupted"], None, now, state="kept")
             self.advance(task.session, now)
 
+    def resume(self, task: EvalTask, now: float) -> None:
+        """Go on with an eval that has been at its worker all the time."""
+        task.session.transition("dispatch")
+        self.set_time_limit(task, now)
+        if task.cancel_reason is not None:
+            self._send_cancel(task, CancelBody())
+
     def _send_cancel(self, task: EvalTask, body: CancelBody) -> None:
         session = task.session
+        if session.state is ADOPTING:  # it is sent when the worker is back
+            return
         assert session.worker is not None
         frame = pack(FrameKind.CANCEL, encode(body), epoch=session.epoch, eval=task.eval_id, route=task.route)
         self._state.effects.append(ToWorker(session.worker, frame))

@@ -7,6 +7,7 @@ from typing import Any
 from replbroker.core.effects import Peer
 from replbroker.core.limits.fair_semaphore import SlotRequest
 from replbroker.core.limits.time_limits import time_limit
+from replbroker.core.scheduling.adoption import Adoption
 from replbroker.core.scheduling.environment_switch import EnvironmentSwitch
 from replbroker.core.scheduling.eval_queue import EvalQueue
 from replbroker.core.scheduling.hook_gate import HookGate
@@ -35,6 +36,7 @@ class EvalScheduler:
         rollbacks: Sessions that go on from a checkpoint.
         switch: Changes of environment.
         hooks: Evals that wait for a verdict of the hooks.
+        adoption: Workers of the broker before this one.
     """
 
     def __init__(self, state: BrokerState) -> None:
@@ -47,6 +49,7 @@ class EvalScheduler:
         self.rollbacks = Rollbacks(state, self.teardown)
         self.switch = EnvironmentSwitch(state, self.teardown)
         self.hooks = HookGate(state, self.lifecycle)
+        self.adoption = Adoption(state, self.teardown)
 
     # --- evals ---
 
@@ -84,6 +87,7 @@ class EvalScheduler:
         state.routes[task.route] = state.by_request[peer, request.id] = task
         session.last_active = now
         session.evals.append(task)
+        state.changes.evals[task] = None
         if state.config.has_hooks:
             self.hooks.request_verdict(task, request, now)
         elif request.in_history:
@@ -103,11 +107,17 @@ class EvalScheduler:
         self.lifecycle.advance(task.session, now)
         if task.state is not EvalTask.QUEUED:
             return
-        deadlines, wait_ms = self._state.deadlines, self._state.limits.max_queue_wait_ms
+        self.limit_wait(task, request, now)
+        when = now + _QUEUED_NOTICE_S
+        task.queued_notice = self._state.deadlines.call_at(when, lambda _: self._notify_queued(task))
+
+    def limit_wait(self, task: EvalTask, request: Queueable, now: float) -> None:
+        """End an eval if it still waits for its turn after the longest time that it may."""
+        wait_ms = self._state.limits.max_queue_wait_ms
         if request.timeout_ms is not None and request.wait_ms is None:
             wait_ms = min(wait_ms, request.timeout_ms)
-        task.deadline = deadlines.call_at(now + wait_ms / 1000, lambda at: self._queue_timed_out(task, wait_ms, at))
-        task.queued_notice = deadlines.call_at(now + _QUEUED_NOTICE_S, lambda _: self._notify_queued(task))
+        when = now + wait_ms / 1000
+        task.deadline = self._state.deadlines.call_at(when, lambda at: self._queue_timed_out(task, wait_ms, at))
 
     def _notify_queued(self, task: EvalTask) -> None:
         session = task.session
@@ -159,6 +169,7 @@ class EvalScheduler:
         self.pool.delete_snapshot(session)
         session.transition("assigned")
         session.was_ready, session.lost_cause, session.cwd_unavailable = True, None, assigned.notice is not None
+        self._state.changes.touch_session(session)
         for waiter in session.waiters:
             self._answer_waiter(waiter, session, assigned)
         session.waiters.clear()

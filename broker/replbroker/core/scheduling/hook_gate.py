@@ -102,6 +102,7 @@ class HookGate:
             self._state.deadlines.cancel(task.hook_deadline)
             task.hook_deadline = None
             self._record_code(task)
+            self._state.changes.evals[task] = None
             self._lifecycle.advance(task.session, now)
         elif isinstance(verdict, Block):
             self._end(task, "hook-blocked", "block", hook, verdict.reason, now)

@@ -42,7 +42,8 @@ class Rollbacks:
         state = self._state
         state.records.raise_epoch(session)
         running = session.running
-        session.mark_undone(body.undone, body.redone)
+        for task in session.mark_undone(body.undone, body.redone):
+            state.changes.evals[task] = None
         listed = body.undone[-_MAX_LISTED:]
         cause = None if body.cause is None else clip(body.cause)
         has_client = any(task.peer is not None for task in (running, *session.waiting_evals()) if task)

@@ -33,7 +33,7 @@ class WorkerPool:
     def __init__(self, state: BrokerState, failures: StartFailureHandler) -> None:
         self._state = state
         self._failures = failures
-        self._count = 0
+        self.last_number = 0
         self._refill_deadline: Deadline | None = None
         self.workers: dict[int, Worker] = {}
         self._default = WorkerSpec(state.config.runtimes[0])
@@ -90,8 +90,8 @@ class WorkerPool:
         target.transition("take")
         when = now + self._state.limits.worker_start_ms / 1000
         target.start_deadline = self._state.deadlines.call_at(when, lambda at: self._acquire_timed_out(target, at))
-        self._count += 1
-        worker = Worker(self._count, target.spec, now, self.workers[source.worker].process)
+        self.last_number += 1
+        worker = Worker(self.last_number, target.spec, now, self.workers[source.worker].process)
         worker.state, worker.session, target.worker = ASSIGNED, target, worker.number
         worker.awaits_ready = True
         self.workers[worker.number] = worker
@@ -113,6 +113,11 @@ class WorkerPool:
         cause = f"no worker was ready within {self._state.limits.worker_start_ms} ms"
         cause += f": {pool.cause}" if pool.cause and pool.failures else ""
         self._failures.on_start_failed(session, cause, now)
+
+    def restore(self, number: int, session: Session, now: float) -> None:
+        """Take over a session's worker from the broker before this one."""
+        worker = self.workers[number] = Worker(number, session.spec, now)
+        worker.state, worker.session, session.worker = ASSIGNED, session, number
 
     def transfer(self, giver: Session, taker: Session) -> None:
         """Give the worker of one session to another, which has none."""
@@ -197,8 +202,8 @@ class WorkerPool:
         return warm if spec == self._default else min(1, warm, assigned)
 
     def _spawn(self, spec: WorkerSpec, now: float) -> None:
-        self._count += 1
-        worker = self.workers[self._count] = Worker(self._count, spec, now)
+        self.last_number += 1
+        worker = self.workers[self.last_number] = Worker(self.last_number, spec, now)
         when = now + self._state.limits.worker_start_ms / 1000
         worker.start_deadline = self._state.deadlines.call_at(when, lambda at: self._start_timed_out(worker, at))
         self._state.effects.append(Spawn(worker.number, spec))

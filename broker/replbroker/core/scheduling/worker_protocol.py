@@ -12,17 +12,19 @@ from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.outcomes import STATUS_OF
 from replbroker.core.scheduling.worker import Worker
 from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
-from replbroker.core.sessions.session import BUSY, IDLE
+from replbroker.core.sessions.session import ADOPTING, BUSY, IDLE
 from replbroker.core.state import BrokerState
 from replwire.faults import clip
 from replwire.link import (
     HEADER_BYTES,
+    AdoptedBody,
     AssignedBody,
     BranchedBody,
     ExitedBody,
     FrameKind,
     Header,
     HeartbeatBody,
+    HelloBody,
     Outcome,
     RolledBackBody,
     SnapshotBody,
@@ -31,6 +33,8 @@ from replwire.link import (
 from replwire.ops import Branch, Checkpoint, Clone, Save
 
 _decode_branched = msgspec.json.Decoder(BranchedBody).decode
+_decode_hello = msgspec.json.Decoder(HelloBody).decode
+_decode_adopted = msgspec.json.Decoder(AdoptedBody).decode
 _decode_exited = msgspec.json.Decoder(ExitedBody).decode
 _decode_assigned = msgspec.json.Decoder(AssignedBody).decode
 _decode_snapshot = msgspec.json.Decoder(SnapshotBody).decode
@@ -127,7 +131,11 @@ class WorkerProtocol:
         elif kind == FrameKind.HEARTBEAT:
             if len(frame) > HEADER_BYTES:
                 self._record_usage(worker, _decode_heartbeat(frame[HEADER_BYTES:]), now)
-        elif kind != FrameKind.HELLO:
+        elif kind == FrameKind.HELLO:
+            self._scheduler.adoption.on_hello(worker, _decode_hello(frame[HEADER_BYTES:]), now)
+        elif kind == FrameKind.ADOPTED:
+            self._scheduler.adoption.on_adopted(worker, header, _decode_adopted(frame[HEADER_BYTES:]), now)
+        else:
             raise ValueError(f"a worker does not say {kind}")
         return None
 
@@ -141,6 +149,8 @@ class WorkerProtocol:
 
     def _on_rolled_back(self, worker: Worker, header: Header, body: RolledBackBody, now: float) -> None:
         session = worker.session
+        if session is not None and session.state is ADOPTING:
+            return  # it is sent again after ADOPTED
         if session is None or session.state not in (IDLE, BUSY):
             raise ValueError("a worker that is not assigned has no checkpoint")
         if header.epoch != session.epoch:
@@ -155,7 +165,7 @@ class WorkerProtocol:
         target = state.routes.get(header.route)
         if target is None or target.session.worker != worker.number or header.epoch != target.session.epoch:
             return
-        if isinstance(target, EvalTask) and target.state is not EvalTask.RUNNING:
+        if isinstance(target, EvalTask) and (target.state is not EvalTask.RUNNING or target.session.state is not BUSY):
             return
         if outcome and outcome not in STATUS_OF:
             raise ValueError(f"an answer does not end with {outcome}")
@@ -220,4 +230,5 @@ class WorkerProtocol:
         if not isinstance(target, EvalTask) or target.state is not EvalTask.RUNNING:
             return None
         session = target.session
-        return target if session.worker == worker.number and header.epoch == session.epoch else None
+        is_current = session.worker == worker.number and header.epoch == session.epoch and session.state is BUSY
+        return target if is_current else None

@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 CODE_SHOWN: Final = 80  # characters of an eval's code in lists
 
 
+class IdempotencyKey(NamedTuple):
+    """A key, the account that it belongs to, and a digest of what it is valid for."""
+
+    holder: Holder
+    text: str
+    digest: bytes
+
+
 class EvalTask:
     """One eval, from its request to its end. `peer` is None once no client waits for its result."""
 
@@ -35,6 +43,9 @@ class EvalTask:
         "hide_code",
         "hook_deadline",
         "is_repeatable",
+        "is_saved",
+        "key",
+        "op",
         "output_summary",
         "peer",
         "principal",
@@ -62,7 +73,7 @@ class EvalTask:
         self,
         session: Session,
         route: int,
-        peer: Peer,
+        peer: Peer | None,
         slot_request: SlotRequest,
         request: Queueable,
         time_limit: TimeLimit,
@@ -71,7 +82,7 @@ class EvalTask:
         session.eval_count += 1
         self.session = session
         self.route = route
-        self.peer: Peer | None = peer
+        self.peer = peer
         self.slot_request = slot_request
         self.agent_label = request.agent
         self.principal: Principal | None = None  # the owner of a clone
@@ -82,6 +93,9 @@ class EvalTask:
         self.code = request.summary()[:CODE_SHOWN]
         self.request: Queueable | None = request  # until it runs
         self.time_limit = time_limit
+        self.op = request.op
+        self.key: IdempotencyKey | None = None  # while the cache has it
+        self.is_saved = False  # the journal has its record
         self.is_repeatable = getattr(request, "idempotency_key", None) is not None
         self.undone = False  # by a rollback or a crash
         self.state: str = self.QUEUED

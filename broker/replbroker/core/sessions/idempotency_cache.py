@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from replbroker.core.limits.quotas import IDEMPOTENCY_KEYS, Holder, Quotas
-from replbroker.core.sessions.eval_task import EvalTask
+from replbroker.core.sessions.eval_task import EvalTask, IdempotencyKey
 from replwire.faults import RequestError
 
-_Entries = OrderedDict[tuple[Holder, str], tuple[bytes, EvalTask]]
+_Entries = OrderedDict[tuple[Holder, str], EvalTask]
 
 
 class IdempotencyCache:
@@ -37,35 +38,45 @@ class IdempotencyCache:
         Raises:
             RequestError: `idempotency-conflict` for other code or another session, or when the eval was undone.
         """
-        found = self._entries.get(holder.identity, _Entries()).get((holder, key))
-        if found is None:
+        task = self._entries.get(holder.identity, _Entries()).get((holder, key))
+        if task is None:
             return None
-        if found[0] != _digest(session, code):
+        assert task.key is not None, "a cached eval has its key"
+        if task.key.digest != _digest(session, code):
             raise RequestError("idempotency-conflict", f"idempotency-key {key} was used for other code")
-        if found[1].undone:
-            err = f"idempotency-key {key} was used for eval {found[1].eval_id}, which was undone"
-            raise RequestError("idempotency-conflict", err, eval_id=found[1].eval_id)
-        return found[1]
+        if task.undone:
+            err = f"idempotency-key {key} was used for eval {task.eval_id}, which was undone"
+            raise RequestError("idempotency-conflict", err, eval_id=task.eval_id)
+        return task
 
     def put(self, holder: Holder, key: str, session: str, code: str, task: EvalTask) -> None:
         """Remember the eval of a key; see `get`."""
-        while not self._quotas.has_room(IDEMPOTENCY_KEYS, holder):
-            mine = self._entries.get(holder.identity)
+        self.restore(IdempotencyKey(holder, key, _digest(session, code)), task)
+
+    def restore(self, key: IdempotencyKey, task: EvalTask) -> None:
+        """Remember the eval of a key that was put into the cache of the broker before this one."""
+        while not self._quotas.has_room(IDEMPOTENCY_KEYS, key.holder):
+            mine = self._entries.get(key.holder.identity)
             if mine is None:  # there are as many identities as keys
                 return
             self._remove(next(iter(mine)))
-        self._entries.setdefault(holder.identity, _Entries())[holder, key] = (_digest(session, code), task)
-        self._quotas.charge(IDEMPOTENCY_KEYS, holder)
+        task.key = key
+        self._entries.setdefault(key.holder.identity, _Entries())[key.holder, key.text] = task
+        self._quotas.charge(IDEMPOTENCY_KEYS, key.holder)
+
+    def tasks(self) -> Iterator[EvalTask]:
+        """Yield the evals that have a key, the oldest of each identity first."""
+        for entries in self._entries.values():
+            yield from entries.values()
 
     def forget(self, task: EvalTask) -> None:
         """Forget the key of an eval that did not run, so that it may be sent again."""
-        mine = self._entries.get(task.slot_request.holder.identity, _Entries())
-        for entry in [entry for entry, (_, cached) in mine.items() if cached is task]:
-            self._remove(entry)
+        if task.key is not None:
+            self._remove((task.key.holder, task.key.text))
 
     def _remove(self, entry: tuple[Holder, str]) -> None:
         holder, _ = entry
-        del self._entries[holder.identity][entry]
+        self._entries[holder.identity].pop(entry).key = None
         if not self._entries[holder.identity]:
             del self._entries[holder.identity]
         self._quotas.release(IDEMPOTENCY_KEYS, holder)

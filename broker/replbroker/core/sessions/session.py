@@ -18,6 +18,7 @@ from replwire.link import SnapshotSource
 
 VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
 STARTING: Final = "starting"  # a worker starts, or is being assigned
+ADOPTING: Final = "adopting"  # its worker, of the broker before this one, has not come back yet
 IDLE: Final = "idle"
 BUSY: Final = "busy"
 CLOSED: Final = "closed"
@@ -26,14 +27,20 @@ _RECENT_MOVES = 8  # that the error for an invalid transition names
 # docs/concepts.md draws this table.
 TRANSITIONS: Final[dict[tuple[str, str], str]] = {
     (VACANT, "take"): STARTING,
+    (VACANT, "restore"): ADOPTING,
+    (IDLE, "restore"): ADOPTING,
+    (BUSY, "restore"): ADOPTING,
+    (ADOPTING, "adopted"): IDLE,
     (STARTING, "assigned"): IDLE,
     (IDLE, "dispatch"): BUSY,
     (BUSY, "finish"): IDLE,
     (STARTING, "lose"): VACANT,
+    (ADOPTING, "lose"): VACANT,
     (IDLE, "lose"): VACANT,
     (BUSY, "lose"): VACANT,
     (VACANT, "close"): CLOSED,
     (STARTING, "close"): CLOSED,
+    (ADOPTING, "close"): CLOSED,
     (IDLE, "close"): CLOSED,
     (BUSY, "close"): CLOSED,
 }
@@ -140,6 +147,11 @@ class Session:
         return self.branch_of is not None and not self.was_ready
 
     @property
+    def has_variables(self) -> bool:
+        """True if its worker has the variables of its evals: it may be adopted by the next broker."""
+        return self.state in (IDLE, BUSY, ADOPTING)
+
+    @property
     def is_occupied(self) -> bool:
         """True if an eval runs or waits."""
         return self.running is not None or self.next_up is not None or bool(self.queue)
@@ -149,11 +161,16 @@ class Session:
         """True if an eval runs or waits, or a worker is starting."""
         return self.replacement is not None or self.is_occupied or self.state not in (IDLE, VACANT)
 
-    def mark_undone(self, undone: Iterable[int], redone: Iterable[int]) -> None:
-        """Mark evals that count no more, and take the mark from those that count again."""
+    def mark_undone(self, undone: Iterable[int], redone: Iterable[int]) -> list[EvalTask]:
+        """Mark evals that count no more, and take the mark from those that count again. Return what has changed."""
         marks = dict.fromkeys(undone, True) | dict.fromkeys(redone, False)
+        changed = []
         for task in (*self.evals, *(item.task for item in self.history)):
-            task.undone = marks.get(task.eval_id, task.undone)
+            mark = marks.get(task.eval_id, task.undone)
+            if mark != task.undone:
+                task.undone = mark
+                changed.append(task)
+        return changed
 
     def transition(self, move: str) -> None:
         """Change the state.

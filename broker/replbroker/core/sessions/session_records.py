@@ -1,18 +1,19 @@
-"""Session records: what outlives a session under its name, namely its epoch and the cause of its end.
+"""Session records: which sessions are open, and what outlives one under its name: its epoch and the cause of its end.
 
-An epoch is a number of one owner, name and scope, and only grows, also across brokers: the shell saves each record
-before the effects that follow it. Of closed sessions the newest are remembered; of those forgotten the highest epoch is
-kept as a floor, from which unknown names begin. Ephemeral and unnamed sessions have an id that is never used again, and
-begin with 1.
+An epoch is a number of one owner, name and scope, and only grows, also across brokers: records are saved before the
+effects of the call that has changed them. Of closed sessions the newest are remembered; of those forgotten the highest
+epoch is kept as a floor, from which unknown names begin. Ephemeral and unnamed sessions have an id that is never used
+again, and begin with 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import msgspec
 
-from replbroker.core.effects import Effect, SavedSessions, SaveSession, SessionRecord
+from replbroker.core.records import SavedState, SessionRecord
+from replbroker.core.sessions.change_log import ChangeLog
 from replbroker.core.sessions.session import Session
 from replbroker.core.sessions.session_registry import NameKey
 from replwire.limits import MAX_CLOSED_SESSIONS
@@ -21,26 +22,38 @@ BROKER_ENDED = "the broker that had it ended unexpectedly"
 
 
 class SessionRecords:
-    """All records, the closed ones oldest first."""
+    """Epochs of all names, and the records of closed sessions, oldest first."""
 
-    def __init__(self, add_effect: Callable[[Effect], None]) -> None:
-        self._add_effect = add_effect
+    def __init__(self, changes: ChangeLog) -> None:
+        self._changes = changes
         self._floor = 0
-        self._open: dict[NameKey, SessionRecord] = {}
+        self._open: dict[NameKey, Session] = {}
         self._closed: dict[NameKey, SessionRecord] = {}
 
-    def restore(self, saved: SavedSessions) -> list[SessionRecord]:
-        """Take over the records of the broker before this one. Return those of sessions that were open at its end."""
+    def restore_closed(self, saved: SavedState, lost: list[SessionRecord]) -> list[SessionRecord]:
+        """Take over the records of sessions that are open no more, because they are lost or were closed before.
+
+        Returns:
+            The records of the lost ones, with the cause.
+        """
         self._floor = saved.floor
-        lost = [msgspec.structs.replace(each, open=False, cause=BROKER_ENDED) for each in saved.records if each.open]
-        for record in (*(each for each in saved.records if not each.open), *lost):
+        ended = [msgspec.structs.replace(each, open=False, cause=BROKER_ENDED, details=None) for each in lost]
+        for record in (*(each for each in saved.sessions if not each.open), *ended):
             if record.name is not None:
                 self._add_closed(record)
-        return lost
+        return ended
 
-    def export(self) -> SavedSessions:
-        """Return all records that a broker after this one needs."""
-        return SavedSessions(self._floor, [*self._closed.values(), *self._open.values()])
+    def restore_open(self, session: Session) -> None:
+        """Take over an open session, which has its epoch."""
+        self._open[_key(session)] = session
+
+    def export(self) -> tuple[int, list[SessionRecord]]:
+        """Return the floor and all session records that a broker after this one needs."""
+        return self._floor, [*self._closed.values(), *map(self._changes.session_record, self._open.values())]
+
+    def open_sessions(self) -> Iterator[Session]:
+        """Yield the open sessions, the oldest first."""
+        yield from self._open.values()
 
     def next_epoch(self, key: NameKey) -> int:
         """Return the epoch of the next worker of a name."""
@@ -52,39 +65,34 @@ class SessionRecords:
         key = _key(session)
         if session.name is not None:
             session.epoch = self.next_epoch(key)
-        if not session.ephemeral:
-            self._save_open(session)
+        self._closed.pop(key, None)
+        self._open[key] = session
+        self._changes.touch_session(session)
 
     def raise_epoch(self, session: Session) -> None:
         """Set the epoch of a session's next worker."""
         session.epoch += 1
-        if session.name is not None:
-            self._save_open(session)
+        self._changes.touch_session(session)
 
     def close(self, session: Session, cause: str | None) -> None:
         """Record the end of a session; `cause` is for the next session of its name."""
-        if session.ephemeral:
-            return
         self._open.pop(_key(session), None)
-        record = _record(session, open=False, cause=cause)
+        record = _closed_record(session, cause)
         if session.name is not None:
             self._add_closed(record)
-        self._add_effect(SaveSession(record))
+        self._changes.add_closed(record)
 
-    def transfer(self, session: Session, before: NameKey) -> None:
+    def transfer(self, session: Session, before: NameKey, epoch_before: int) -> None:
         """Record that a session has another owner, with an epoch above all that the name has had there."""
-        if session.name is None:
-            return
-        old = msgspec.structs.replace(self._open.pop(before), open=False)
-        self._add_closed(old)
-        self._add_effect(SaveSession(old))
-        self._save_open(session)
-
-    def _save_open(self, session: Session) -> None:
-        record = _record(session, open=True, cause=None)
-        self._closed.pop(_key(session), None)
-        self._open[_key(session)] = record
-        self._add_effect(SaveSession(record))
+        del self._open[before]
+        old = SessionRecord(before.owner, session.name, session.id, epoch_before, open=False, scope=before.scope)
+        if session.name is not None:
+            self._add_closed(old)
+        self._changes.add_closed(old)
+        key = _key(session)
+        self._closed.pop(key, None)
+        self._open[key] = session
+        self._changes.touch_session(session)
 
     def _add_closed(self, record: SessionRecord) -> None:
         key = NameKey(record.owner, record.name or record.id, record.scope)
@@ -98,13 +106,13 @@ def _key(session: Session) -> NameKey:
     return NameKey(session.owner, session.label, session.scope)
 
 
-def _record(session: Session, *, open: bool, cause: str | None) -> SessionRecord:
+def _closed_record(session: Session, cause: str | None) -> SessionRecord:
     return SessionRecord(
         owner=session.owner,
         name=session.name,
         scope=session.scope,
         id=session.id,
         epoch=session.epoch,
-        open=open,
-        cause=cause,
+        open=False,
+        cause=None if session.ephemeral else cause,
     )

@@ -1,0 +1,205 @@
+"""Sessions outlive their broker: killed or told to leave them, and started again at the same endpoint."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kit import BrokerProcess, Wire, is_alive, processes_with, wait_until
+
+Start = Callable[..., BrokerProcess]
+OUTLIVE = "broker.orphan-ttl-ms=60000"
+LOOP = "import time\nwhile stay: time.sleep(0.01)\n'over'"
+
+
+@pytest.fixture(params=["sandboxed", "plain"])
+def surviving(request: pytest.FixtureRequest, start: Start) -> Iterator[BrokerProcess]:
+    """A broker whose sessions outlive it. A shutdown leaves nothing behind."""
+    broker = start(OUTLIVE, "limits.rate-limit-per-min=0", sandbox=request.param == "sandboxed")
+    yield broker
+    assert broker.stop() == 0
+    wait_until(lambda: not processes_with(str(broker.directory)), "the end of every process")
+
+
+def states(wire: Wire, session: str) -> list[str]:
+    return [job["state"] for job in wire.ask("jobs", session=session)["jobs"]]
+
+
+def ids(wire: Wire) -> dict[str, str]:
+    return {entry["name"]: entry["session"] for entry in wire.ask("ls-sessions")["sessions"]}
+
+
+def begin_all(wire: Wire) -> None:
+    """Have a session that is idle, one that runs an eval with two behind it, and one whose result nobody has read."""
+    for name in ("idle", "busy", "finished"):
+        wire.run("x, stay = 41, True", session=name)
+    for code in (LOOP, "stay", "x + 100"):
+        wire.send("eval", session="busy", code=code)
+    wire.send("eval", session="finished", code="print('told'); x + 1")
+    wait_until(lambda: states(wire, "finished") == ["done", "done"], "its end")
+    wait_until(lambda: states(wire, "busy") == ["done", "running", "queued", "queued"], "a queue")
+
+
+def check_all(wire: Wire, known: dict[str, str]) -> None:
+    assert ids(wire) == known
+    idle = wire.run("x + 1", session="idle")
+    assert (idle.value, idle["state"], idle["epoch"]) == ("42", "kept", 1)
+    read = wire.ask("read", session="finished", eval_id=2)
+    assert (read.value, read.out) == ("42", "told\n")
+    assert states(wire, "busy") == ["done", "running", "queued", "queued"]
+    wire.ask("interrupt", session="busy")
+    assert wire.ask("read", session="busy", eval_id=4, wait_ms=20_000).value == "141"
+    assert states(wire, "busy") == ["done"] * 4
+
+
+def test_a_broker_that_is_killed_takes_no_session_with_it(surviving: BrokerProcess) -> None:
+    with surviving.wire() as wire:
+        begin_all(wire)
+        known = ids(wire)
+    surviving.kill()
+    surviving.start()
+    assert surviving.ready["lost"] == []
+    with surviving.wire() as wire:
+        check_all(wire, known)
+
+
+def test_a_broker_that_gets_sigterm_leaves_its_sessions_to_the_next(surviving: BrokerProcess) -> None:
+    with surviving.wire() as wire:
+        begin_all(wire)
+        known = ids(wire)
+        waiting = wire.send("eval", session="idle", code="import time; time.sleep(0.3); x")
+        wait_until(lambda: states(wire, "idle")[-1] == "running", "its start")
+        surviving.process.send_signal(signal.SIGTERM)
+        answer = wire.answer(waiting)
+        assert (answer["status"], answer["state"], answer["eval-id"]) == (["done", "error", "shutdown"], "kept", 2)
+    assert surviving.stop() == 0
+    surviving.start()
+    with surviving.wire() as wire:
+        assert wire.ask("read", session="idle", eval_id=2, wait_ms=20_000).value == "41"
+        check_all(wire, known)
+
+
+def test_a_session_survives_one_broker_after_another(surviving: BrokerProcess) -> None:
+    with surviving.wire() as wire:
+        wire.run("n = 0")
+    for number in range(1, 4):
+        surviving.kill()
+        surviving.start()
+        with surviving.wire() as wire:
+            assert wire.run("n += 1; n").value == str(number)
+
+
+def test_only_a_workers_own_death_ends_its_session(surviving: BrokerProcess) -> None:
+    with surviving.wire() as wire:
+        wire.run("x = 1", session="dies")
+        wire.run("x = 2", session="stays")
+        pid = wire.ask("info", session="dies")["info"]["pid"]
+        worker = worker_of(pid)
+    surviving.kill()
+    os.kill(worker, signal.SIGKILL)
+    wait_until(lambda: not is_alive(worker), "its death")
+    surviving.start()
+    assert surviving.ready["lost"] == ["dies"]
+    with surviving.wire() as wire:
+        assert wire.run("x", session="stays").value == "2"
+        assert wire.run("1", session="dies")["epoch"] == 2
+
+
+def test_an_adopted_worker_that_dies_ends_its_session(surviving: BrokerProcess) -> None:
+    with surviving.wire() as wire:
+        wire.run("x = 1")
+        worker = worker_of(wire.ask("info", session="s")["info"]["pid"])
+    surviving.kill()
+    surviving.start()
+    with surviving.wire() as wire:
+        assert wire.run("x").value == "1"
+        running = wire.send("eval", session="s", code=LOOP.replace("stay", "True"))
+        wait_until(lambda: states(wire, "s")[-1] == "running", "its start")
+        os.kill(worker, signal.SIGKILL)
+        lost = wire.answer(running)
+        assert lost["status"] == ["done", "error", "worker-lost"]
+        assert "the worker process has exited" in lost["cause"]
+
+
+def test_what_a_session_has_detached_ends_with_it_under_the_next_broker(surviving: BrokerProcess) -> None:
+    marker = f"sleep-{os.getpid()}-{surviving.pid}"
+    code = (
+        f"import subprocess; p = subprocess.Popen(['/bin/sh', '-c', 'sleep 1000; : {marker}'], start_new_session=True)"
+    )
+    with surviving.wire() as wire:
+        wire.run(code)
+    surviving.kill()
+    surviving.start()
+    with surviving.wire() as wire:
+        assert wire.run("p.poll()")["status"] == ["done"]
+        assert processes_with(marker)
+        wire.ask("close", session="s")
+    wait_until(lambda: not processes_with(marker), "its end")
+
+
+def worker_of(interpreter: int) -> int:
+    """Return the pid of the worker above an interpreter."""
+    pid = interpreter
+    while "forkserver" not in Path(f"/proc/{pid}/cmdline").read_text():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert pid > 1
+    return pid
+
+
+def test_with_no_time_to_wait_sessions_end_with_their_broker(start: Start) -> None:
+    broker = start("broker.orphan-ttl-ms=0")
+    with broker.wire() as wire:
+        wire.run("x = 1")
+    broker.kill()
+    wait_until(lambda: not processes_with(str(broker.directory)), "the end of every process")
+    broker.start()
+    assert broker.ready["lost"] == ["s"]
+
+
+def test_sessions_that_nobody_goes_on_with_end(start: Start) -> None:
+    broker = start("broker.orphan-ttl-ms=500")
+    with broker.wire() as wire:
+        wire.run("x = 1")
+    broker.kill()
+    assert processes_with(str(broker.directory))
+    wait_until(lambda: not processes_with(str(broker.directory)), "the end of every process")
+
+
+def test_another_broker_that_starts_meanwhile_does_no_harm(surviving: BrokerProcess, start: Start) -> None:
+    with surviving.wire() as wire:
+        wire.run("x = 1")
+    surviving.kill()
+    start()  # removes the directories of dead brokers
+    surviving.start()
+    with surviving.wire() as wire:
+        assert wire.run("x").value == "1"
+
+
+def test_a_restart_keeps_process_and_sessions(surviving: BrokerProcess) -> None:
+    with surviving.wire() as wire:
+        begin_all(wire)
+        known = ids(wire)
+    command = [sys.executable, "-m", "replctl", "restart", "--json", "--endpoint", surviving.endpoint]
+    ended = subprocess.run(command, env=surviving.environ, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr + surviving.log_text()
+    assert surviving.process.poll() is None
+    with surviving.wire() as wire:
+        check_all(wire, known)
+        worker = worker_of(wire.ask("info", session="idle")["info"]["pid"])
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: states(wire, "idle"), "an answer")
+        assert "was killed by SIGKILL" in wire.run("x", session="idle")["cause"]
+
+
+def test_a_session_that_ends_with_its_broker_refuses_to_be_kept(start: Start) -> None:
+    broker = start("broker.orphan-ttl-ms=0")
+    with broker.wire() as wire:
+        wire.run("x = 1")
+        assert wire.ask("shutdown", keep_sessions=True)["status"] == ["done", "error", "not-supported"]
+        assert wire.run("x").value == "1"
