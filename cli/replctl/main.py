@@ -63,6 +63,7 @@ COMMANDS = {
     "acp": CommandEntry("replctl.commands.acp:acp", "Speak the Agent Client Protocol on stdio, for editors."),
     "serve": CommandEntry("replctl.commands.serve:serve", "Run a broker in the foreground."),
     "shutdown": CommandEntry("replctl.commands.broker:shutdown", "Stop the broker and all sessions."),
+    "restart": CommandEntry("replctl.commands.broker:restart", "Restart the broker; sessions go on."),
     "mcp": CommandEntry("replctl.commands.mcp:mcp", "Serve MCP: sessions as tools for an agent."),
     "tools": CommandEntry("replctl.commands.mcp:tools", "Print a tool set's schemas."),
     "install": CommandEntry("replctl.commands.install:install", "Add `replctl mcp` to an MCP client's configuration."),

@@ -277,6 +277,11 @@ class Operations(FileOperations[ReplyT, ResultT]):
         """Make the broker reload its config file: `reloaded` has changed, `needs_restart` has not."""
         return self.request("reload-config")
 
-    def shutdown(self) -> ReplyT:
-        """Stop the broker and close every session."""
-        return self.request("shutdown")
+    def shutdown(self, *, keep_sessions: bool = False, restart: bool = False) -> ReplyT:
+        """Stop the broker and close every session.
+
+        Args:
+            keep_sessions: end the broker alone: the next one at its endpoint goes on with the sessions
+            restart: the same, and its process begins again as that one
+        """
+        return self.request("shutdown", keep_sessions=keep_sessions or None, restart=restart or None)

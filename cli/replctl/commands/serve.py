@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from typing import Final, NoReturn
 
 import click
 
@@ -15,6 +17,8 @@ from replctl.settings import parse_set, read_settings
 from replwire.config import ConfigError, LoadedConfig
 from replwire.faults import ExitCode
 from replwire.paths import default_endpoint, state_dir
+
+_RESUMED: Final = "--resumed"  # ready messages were sent, and the process is where it should be
 
 
 @click.command()
@@ -39,6 +43,7 @@ from replwire.paths import default_endpoint, state_dir
 @click.option("--idle-exit", type=Duration(), help="Exit after this long without sessions; 0: never.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
+@click.option("--resumed", is_flag=True, hidden=True)
 def serve(
     endpoints: tuple[str, ...],
     tcp: tuple[str, ...],
@@ -48,8 +53,9 @@ def serve(
     idle_exit: float | None,
     as_json: bool,
     background: bool,
+    resumed: bool,
 ) -> int:
-    """Run a broker in the foreground until SIGTERM, SIGINT or `replctl shutdown`."""
+    """Run a broker in the foreground until SIGINT, SIGTERM or `replctl shutdown`."""
     flags = parse_set(pairs)
     if idle_exit is not None:
         flags["broker.idle-exit-ms"] = str(round(idle_exit * 1000))
@@ -60,7 +66,7 @@ def serve(
         addresses = [absolute_endpoint(each) for each in named]
     except ReplError as error:
         raise click.UsageError(error.message) from None
-    if background:
+    if background and not resumed:
         _detach()
 
     try:
@@ -68,7 +74,7 @@ def serve(
     except OSError as error:  # an import of the broker looks for a directory for temporary files
         return _report_start_error(error)
 
-    listener = _take_ready_pipe() if background or as_json else None
+    listener = _take_ready_pipe() if (background or as_json) and not resumed else None
 
     ready: dict[str, object] = {}
 
@@ -87,7 +93,7 @@ def serve(
             raise ConfigError(error.format_message(), "") from None
 
     try:
-        return run(
+        is_restarting = run(
             loaded,
             addresses,
             state_dir=state_dir(os.environ),
@@ -95,6 +101,9 @@ def serve(
             announce=announce,
             reread=read_again,
         )
+        if is_restarting:
+            _begin_again()
+        return ExitCode.OK
     except StartError as error:
         CommandOutput().notice(str(error))
     except OSError as error:
@@ -102,6 +111,16 @@ def serve(
             raise
         return _report_start_error(error)
     return ExitCode.NO_BROKER
+
+
+def _begin_again() -> NoReturn:
+    """Run this command again in the same process: its caller, a service manager or a terminal, notices nothing.
+
+    Raises:
+        OSError: The interpreter cannot be run any more.
+    """
+    arguments = [word for word in sys.orig_argv[1:] if word != _RESUMED]
+    os.execv(sys.executable, [sys.executable, *arguments, _RESUMED])
 
 
 def _report_start_error(error: OSError) -> int:
