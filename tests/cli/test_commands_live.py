@@ -159,8 +159,16 @@ def test_of_twenty_first_callers_one_starts_the_broker(alone: Shell) -> None:
     assert sum(err.count(b"started a broker") for _, err in ended) == 1
 
 
-def test_after_a_broker_was_killed_the_next_command_starts_one_and_says_what_was_lost(alone: Shell) -> None:
-    result = alone.run("eval", "-s", "gone", "x = 1").stderr
+def test_after_a_broker_was_killed_the_next_command_starts_one_that_has_the_sessions(alone: Shell) -> None:
+    result = alone.run("eval", "-s", "kept", "x = 1").stderr
+    os.kill(int(result.partition("(pid ")[2].partition(")")[0]), signal.SIGKILL)
+    ran = alone.run("eval", "-s", "kept", "x")
+    assert (ran.returncode, ran.stdout) == (0, "1\n")
+    assert "lost" not in ran.stderr
+
+
+def test_after_a_broker_was_killed_the_next_command_says_what_was_lost(alone: Shell) -> None:
+    result = alone.run("eval", "-s", "gone", "x = 1", REPLCTL_BROKER_ORPHAN_TTL_MS="0").stderr
     broker = int(result.partition("(pid ")[2].partition(")")[0])
     os.kill(broker, signal.SIGKILL)
     ran = alone.run("eval", "1")
@@ -176,7 +184,7 @@ def test_a_broker_that_cannot_start_is_reported_with_the_end_of_its_log(shell: S
 
 
 def test_serve_says_where_it_listens_and_ends_on_sigterm(alone: Shell) -> None:
-    process = alone.start("serve", "--json")
+    process = alone.start("serve", "--json", "--set", "broker.orphan-ttl-ms=0")
     assert process.stdout is not None
     ready = json.loads(process.stdout.readline())
     assert (ready["pid"], alone.run("eval", "--no-start", "1").stdout) == (process.pid, "1\n")

@@ -176,6 +176,6 @@ def test_a_socket_that_was_passed_is_listened_at_and_stays_when_the_broker_ends(
                 for _ in range(2):
                     assert alone.run("eval", "--endpoint", f"ipc://{path}", "--no-start", "6*7").stdout == "42\n"
             finally:
-                broker.send_signal(signal.SIGTERM)
+                broker.send_signal(signal.SIGINT)
             assert broker.wait(TIMEOUT_S) == 0
     assert path.is_socket()
