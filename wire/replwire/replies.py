@@ -314,6 +314,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     ops: dict[str, Any] | None = None
     limits: dict[str, Any] | None = None
     versions: dict[str, str] | None = None
+    instance: Annotated[str | None, documented("id of this start of the broker; another one after a restart")] = None
     encodings_available: list[str] | None = None
     encoding_current: str | None = None
     stats: dict[str, Any] | None = None

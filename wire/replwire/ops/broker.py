@@ -21,6 +21,7 @@ class Describe(Request, frozen=True, kw_only=True, rename="kebab"):
         "sandbox",
         "limits",
         "versions",
+        "instance",
         "encodings-available",
         "encoding-current",
     )

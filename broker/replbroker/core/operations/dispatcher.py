@@ -183,6 +183,7 @@ class OperationDispatcher:
             runtimes=list(config.runtimes),
             limits=msgspec.to_builtins(state.limits),
             versions=dict(config.versions),
+            instance=config.boot_id,
             sandbox=config.sandbox.show(),
             encodings_available=["json"],
             encoding_current="json",
