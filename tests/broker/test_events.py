@@ -299,6 +299,7 @@ def test_every_event_that_is_declared_happens(
     harness.finish(saved, snapshot="0", count=2, bytes=9)
     branch = harness.send("branch", session="work", name="try")
     harness.worker().send_branched(branch)
+    harness.request("close", session="try")
     put = harness.send("put-file", session="work", file="a")
     harness.worker("work").reply(put, Outcome.OK, status=["done"], file="/w/a", bytes=0, offset=0, sha256="0" * 64)
     harness.request("reset", session="work")

@@ -100,10 +100,10 @@ class BrokerMachine(SimulatedWorkers):
     def opens(self, peer: int, name: str | None, reuse: bool) -> None:
         self.harness.send("new-session", self.peers[peer], name=name, if_exists="reuse" if reuse else "error")
 
-    @rule(peer=PEERS, pick=PICK, name=NAMES, timeout_ms=st.none() | LIMITS_MS)
-    def clones(self, peer: int, pick: int, name: str, timeout_ms: int | None) -> None:
+    @rule(peer=PEERS, pick=PICK, name=NAMES, op=st.sampled_from(["clone", "branch"]), timeout_ms=st.none() | LIMITS_MS)
+    def copies(self, peer: int, pick: int, name: str, op: str, timeout_ms: int | None) -> None:
         session = self._some_session(pick)
-        self.harness.send("clone", self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
+        self.harness.send(op, self.peers[peer], session=session, name=name, timeout_ms=timeout_ms)
 
     @rule(peer=PEERS, pick=PICK)
     def saves(self, peer: int, pick: int) -> None:
@@ -183,10 +183,6 @@ class BrokerMachine(SimulatedWorkers):
     @rule(peer=PEERS, pick=PICK, name=st.none() | NAMES)
     def takes_checkpoint(self, peer: int, pick: int, name: str | None) -> None:
         self.harness.send("checkpoint", self.peers[peer], session=self._some_session(pick), name=name)
-
-    @rule(peer=PEERS, pick=PICK, name=NAMES, at=st.none() | st.integers(1, 3))
-    def branches(self, peer: int, pick: int, name: str, at: int | None) -> None:
-        self.harness.send("branch", self.peers[peer], session=self._some_session(pick), name=name, at=at)
 
     @rule(peer=PEERS, pick=PICK, op=st.sampled_from(["rollback", "rollback", "ls-checkpoints", "drop-checkpoint"]))
     def rolls_back(self, peer: int, pick: int, op: str) -> None:
