@@ -11,7 +11,7 @@ import pytest
 
 from replctl import ReplError, Result
 from replctl.client.address import absolute_endpoint, directory_problem, is_listening, resolve
-from replctl.commands.attach import is_complete, split_blocks
+from replctl.commands.attach_blocks import is_complete
 from replctl.commands.messages import (
     end_notices,
     hint_for,
@@ -162,16 +162,6 @@ def test_a_block_that_can_run_is_complete(text: str) -> None:
 )
 def test_a_block_that_may_go_on_is_not(text: str) -> None:
     assert not is_complete(text)
-
-
-def test_a_script_falls_into_its_blocks_and_lines_between_them_can_be_taken_as_input() -> None:
-    lines = iter(["x = input()\n", "for i in x:\n", "    i\n", "\n", "x\n", "def f():\n", "  pass"])
-    assert list(split_blocks(lambda: next(lines, ""))) == [
-        "x = input()",
-        "for i in x:\n    i\n",
-        "x",
-        "def f():\n  pass",
-    ]
 
 
 def test_a_long_line_of_json_passes_a_pipe_whole() -> None:

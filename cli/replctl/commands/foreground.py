@@ -121,6 +121,7 @@ class ForegroundEval:
         answers: Input sources, used one after the other when the code waits for input.
         decide: Decides when a hook asks for a person's approval.
         report: Prints the outcome and returns the exit code.
+        op: `eval`, or `read` to follow an eval that another client has sent.
     """
 
     def __init__(
@@ -131,7 +132,9 @@ class ForegroundEval:
         answers: Iterable[InputSource] = (),
         decide: Callable[[Approval], bool] | None = None,
         report: Callable[[CommandContext, Result], int] = show_result,
+        op: str = "eval",
     ) -> None:
+        self._op = op
         self._context, self._client, self._fields = context, client, fields
         self._report = report
         self._inputs = list(answers)
@@ -161,7 +164,7 @@ class ForegroundEval:
 
     def _attempt(self, live: OnOutput | None) -> Result | None:
         """Return the result; None if the eval must be sent again because a person approved it."""
-        pending = self._gathering = self._client.send("eval", self._fields, live, self._on_status)
+        pending = self._gathering = self._client.send(self._op, self._fields, live, self._on_status)
         while not self._client.wait(pending, watch=self._input_descriptor):
             self._send_input()
             if self._input_session and not self._inputs:
@@ -184,7 +187,11 @@ class ForegroundEval:
         self._context.screen.note_terminal_echo(line=False)
         if self._interrupt_count > 1 or self._gathering is None:
             raise KeyboardInterrupt
-        self._client.send_nowait("interrupt", {"request_id": self._gathering.request_id})
+        if self._op == "read":
+            target = {"session": self._session, "interrupt_id": self._fields["eval_id"]}
+        else:
+            target = {"request_id": self._gathering.request_id}
+        self._client.send_nowait("interrupt", target)
 
     def _report_detached(self) -> int:
         pending = self._gathering
