@@ -92,7 +92,7 @@ def test_a_directory_keeps_the_files_name(places: SessionDirectory) -> None:
         (("work:missing", "."), 4, "file not found: missing"),
         (("work:/dev/zero", "zero"), 2, "/dev/zero is not a regular file"),
         (("work:in.bin", "no/such/place"), 2, "No such file or directory"),
-        (("here", "work:/etc/new"), 5, "Permission denied"),
+        (("here", "work:/etc/new"), 5, "Read-only file system"),
         (("here", "work:no/such"), 4, "No such file or directory"),
         (("here", "nobody:x"), 4, "Session not found: nobody"),
     ],

@@ -81,11 +81,7 @@ FAULTS: dict[str, Fault] = {
         Fault("unknown-op", "there is no such operation", _CALLER, False, ExitCode.USAGE),
         Fault("not-supported", "the operation does not exist for this runtime or kind", _CALLER, False, ExitCode.USAGE),
         Fault(
-            "message-too-large",
-            "longer than `max-message-bytes`, or a file than its limit",
-            _CALLER,
-            False,
-            ExitCode.REFUSED,
+            "message-too-large", "longer than `max-message-bytes` or another limit", _CALLER, False, ExitCode.REFUSED
         ),
         Fault("session-not-found", "there is no session with this name or id", _CALLER, False, ExitCode.NAME),
         Fault("session-already-exists", "the name is taken", _CALLER, False, ExitCode.NAME),
@@ -184,13 +180,7 @@ FAULTS: dict[str, Fault] = {
             False,
             ExitCode.REFUSED,
         ),
-        Fault(
-            "file-not-found",
-            "there is no such file, or none below the permitted directories",
-            _CALLER,
-            False,
-            ExitCode.NAME,
-        ),
+        Fault("file-not-found", "there is no such file in a permitted directory", _CALLER, False, ExitCode.NAME),
         Fault("io-error", "the file could not be read or written", _BROKER, True, ExitCode.REFUSED),
         Fault("invalid-config", "the config file is invalid; nothing has changed", _CALLER, False, ExitCode.USAGE),
         Fault(

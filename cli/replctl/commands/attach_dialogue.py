@@ -19,6 +19,7 @@ from replctl.commands.attach_blocks import BlockOutcome, is_leaving, is_unfinish
 from replctl.commands.context import CommandContext
 from replctl.commands.foreground import ForegroundEval, InputSource, confirm_at_terminal, show_result
 from replwire.faults import ExitCode
+from replwire.replies import Approval
 
 FOLLOW_SECONDS = 86_400.0  # the longest wait that a broker may allow; its own limit is usually less
 _KEYS = """\
@@ -105,9 +106,13 @@ class SessionDialogue:
             self._context.screen.notice(f"unknown command /{call.name}; /help lists the commands")
             return
 
+        async def approve(approval: Approval) -> bool:
+            return confirm_at_terminal(approval)
+
         async def run() -> str:
             async with AsyncClient(self._client.address.endpoint, self._context.agent, start=False) as client:
-                return await command.run(SlashContext(client, self.session, "auto", self.slash_commands), call.argument)
+                at = SlashContext(client, self.session, "auto", self.slash_commands, approve)
+                return await command.run(at, call.argument)
 
         self._context.screen.block(asyncio.run(run()))
         if call.name == "help":

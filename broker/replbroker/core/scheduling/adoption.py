@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from replbroker.core.effects import ToWorker
 from replbroker.core.scheduling.session_teardown import SessionTeardown
-from replbroker.core.scheduling.worker_pool import Worker
+from replbroker.core.scheduling.worker import Worker
 from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.session import ADOPTING, BUSY, IDLE, Session
 from replbroker.core.state import BrokerState
