@@ -202,7 +202,7 @@ def test_the_owner_does_by_each_operation_what_others_cannot(scene: TenUsersScen
     asks = [request(op, ATTEMPTS[op], owner, name, scene) for op in owns]
     first = {"op": "eval", "session": name, "if-missing": "create", "code": f"secret = '{owner.secret}'\nprint(secret)"}
     result = scene.do(u7=["wire", via, [first, *asks], 1])[7]
-    scene.wire(7, {"op": "close", "session": "copy"}, {"op": "close", "session": "copy-2"})
+    scene.wire(7, *({"op": "close", "session": copied} for copied in ("copy", "copy-2", "branch")))
     for sent, messages in zip([first, *asks], result, strict=True):
         assert "error" not in status(messages), (sent, messages)
     results = {
