@@ -24,7 +24,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("scripts")
     for name, text in {
         "s.py": _PYTHON,
-        "s.sh": 'echo "$# $1 $2"; exit 5\n',
+        "s.sh": 'read x; echo "$# $1 $2 $x"; exit 5\n',
         "s.js": "console.log(process.argv.slice(2)); process.exit(6)\n",
         "words.py": "import sys\nsys.exit('no luck')\n",
         "raises.py": "from __future__ import annotations\n1/0\n",
@@ -43,8 +43,8 @@ def test_a_script_has_its_arguments_its_input_and_its_exit_code(live: Shell, scr
 
 
 def test_each_runtime_finds_its_arguments(live: Shell, scripts: Path) -> None:
-    ran = live.run("run", "-s", "sh", f"{scripts}/s.sh", "one", "two words")
-    assert (ran.returncode, ran.stdout) == (5, "2 one two words\n")
+    ran = live.run("run", "-s", "sh", f"{scripts}/s.sh", "one", "two words", input=b"piped\n")
+    assert (ran.returncode, ran.stdout) == (5, "2 one two words piped\n")
     ran = live.run("run", "--ephemeral", f"{scripts}/s.js", "q")
     assert (ran.returncode, ran.stdout) == (6, "[ 'q' ]\n")
     assert len(json.loads(live.run("ls", "--runtime", "node", "--json").stdout)["sessions"]) == 0

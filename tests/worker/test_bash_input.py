@@ -37,6 +37,12 @@ def test_read_keeps_its_ways(bash: Any) -> None:
     assert bash.out("set -u; read; echo $REPLY; set +u", lines=("r\n",), stdin=True) == "r\n"
 
 
+def test_read_asks_where_few_files_may_be_open(bash: Any) -> None:
+    assert bash.out("ulimit -n 256; echo set") == "set\n"
+    assert bash.out("read x; echo got $x", lines=("few\n",), stdin=True) == "got few\n"
+    assert bash.input_requests == 1
+
+
 def test_reading_elsewhere_asks_nobody(bash: Any, tmp_path: Path) -> None:
     (tmp_path / "two").write_text("1\n2\n")
     code = f"read a < {tmp_path}/two; read b <<< three; echo four | while read c; do echo $a $b $c; done; "

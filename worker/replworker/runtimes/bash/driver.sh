@@ -280,11 +280,24 @@ read() {
     builtin read "$@"
 }
 
+# Set __replctl_inode to the inode of a descriptor, to nothing before Linux 5.14, without another process.
+__replctl_inode_of() {
+    builtin local __replctl_key __replctl_rest
+    __replctl_inode=''
+    while IFS=$' \t' builtin read -r __replctl_key __replctl_rest; do
+        if [[ $__replctl_key == ino: ]]; then __replctl_inode=$__replctl_rest; fi
+    done <"/proc/self/fdinfo/$1"
+}
+
 __replctl_need() {
-    builtin local __replctl_fd __replctl_control='' __replctl_stdin=''
-    for ((__replctl_fd = 253; __replctl_fd < 280; ++__replctl_fd)); do # descriptors saved by Bash during the eval
-        if [[ -z $__replctl_control && -S /dev/fd/$__replctl_fd ]]; then __replctl_control=$__replctl_fd; fi
+    builtin local __replctl_fd __replctl_control='' __replctl_stdin='' __replctl_inode
+    # Descriptors saved by Bash during the eval: above 252, or from 10 on where the limit of open files is 256.
+    for __replctl_fd in {253..279} {10..59}; do
         if [[ /dev/fd/0 -ef /dev/fd/$__replctl_fd ]]; then __replctl_stdin=1; fi
+        if [[ -z $__replctl_control && -S /dev/fd/$__replctl_fd ]]; then
+            "__replctl_inode_of" "$__replctl_fd" # the user's own sockets are as low
+            if [[ $__replctl_inode == "$__replctl_socket" ]]; then __replctl_control=$__replctl_fd; fi
+        fi
     done
     if [[ $__replctl_control && $__replctl_stdin ]]; then builtin printf '\0!need\0=\0' >&"$__replctl_control"; fi
 }
@@ -313,8 +326,10 @@ PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_
 "__replctl_done" && "__replctl_fine"'
 builtin readonly PROMPT_COMMAND BASHPID
 builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,heard,failed,keep,watch,urged}
-builtin readonly -f __replctl_{need,assign,clear,complete,lookup,dump,ping}
+builtin readonly -f __replctl_{need,inode_of,assign,clear,complete,lookup,dump,ping}
 command exec <<<''
+"__replctl_inode_of" 252
+__replctl_socket=$__replctl_inode
 __replctl_running=''
 "__replctl_state"
 "__replctl_say" ready "${BASH_VERSINFO[0]}.${BASH_VERSINFO[1]}.${BASH_VERSINFO[2]}" "$BASH" "$$"
