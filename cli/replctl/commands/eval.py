@@ -8,6 +8,7 @@ import click
 
 from replctl.client import request_fields
 from replctl.client.result import Result
+from replctl.commands import images
 from replctl.commands.context import (
     CommandContext,
     SessionCommand,
@@ -31,6 +32,7 @@ from replctl.commands.program import (
     runtime_of_file,
     set_arguments,
 )
+from replwire.faults import ExitCode
 
 
 @click.command()
@@ -44,6 +46,8 @@ from replctl.commands.program import (
 @click.option("--cwd", metavar="DIR", help="Working directory of a new session. [the current one]")
 @click.option("--env", multiple=True, metavar="K=V", help="Environment variable of a new session; repeatable.")
 @click.option("--fail", is_flag=True, help="Exit with the status of bash's last command, or of sys.exit().")
+@click.option("--mime", multiple=True, metavar="TYPE", help="Rich form wanted with --json, best first; repeatable.")
+@click.option("--save-images", metavar="DIR", help="Write figures, and a value that is a picture, to files in DIR.")
 @click.option("--silent", is_flag=True, help="Do not send the value.")
 @click.option("--no-create", is_flag=True, help="Fail if the session does not exist.")
 @click.option("--idempotency-key", metavar="KEY", help="Never run the code twice for the same key.")
@@ -67,6 +71,8 @@ def eval_(
     cwd: str | None,
     env: tuple[str, ...],
     fail: bool,
+    mime: tuple[str, ...],
+    save_images: str | None,
     silent: bool,
     no_create: bool,
     idempotency_key: str | None,
@@ -87,6 +93,8 @@ def eval_(
     piped = ephemeral and not os.isatty(0)  # of no use: what it cannot answer, no other client could
     answers = given_input(feed) if from_stdin or piped else program_inputs(feed)
     decide = confirm_at_terminal if TERMINAL in answers and os.isatty(2) and not context.json else None
+    if save_images is not None:
+        images.make_image_directory(save_images)
     context.empty_result = empty_eval_json(session)
     with context.client() as client:
         directory = directory_for_new(cwd, client.address.endpoint)
@@ -109,14 +117,29 @@ def eval_(
             expect_epoch=expect_epoch,
             idempotency_key=idempotency_key,
             traceparent=traceparent,
+            mime=(*mime, images.ANY_IMAGE) if save_images is not None else mime,
             allow_stdin=bool(answers) or not ephemeral,  # no other client can send input to an ephemeral session
         )
-        report = _show_with_status if fail else show_result
+
+        def report(context: CommandContext, result: Result) -> int:
+            code = show_result(context, result, status=exit_status_of(result) if fail else None)
+            return code if save_images is None else _save_images(context, result, save_images) or code
+
         return ForegroundEval(context, client, fields, answers, decide, report).run()
 
 
-def _show_with_status(context: CommandContext, result: Result) -> int:
-    return show_result(context, result, status=exit_status_of(result))
+def _save_images(context: CommandContext, result: Result, directory: str) -> int:
+    """Write the pictures and say where they are. Returns an exit code, 0 unless a file could not be written."""
+    try:
+        for path in images.save_images(result, directory):
+            if not context.json:
+                context.screen.notice(f"saved {path}")
+    except OSError as error:
+        context.screen.notice(f"cannot write to {directory}: {error.strerror}")
+        return ExitCode.RAISED
+    for path in result.files if not context.json else ():
+        context.screen.notice(f"larger than an answer may be, saved in the session: {path}")
+    return ExitCode.OK
 
 
 @click.command(cls=SessionCommand)
