@@ -46,9 +46,7 @@ class WorkerLoop:
         reconnection: Reconnection,
     ) -> None:
         self._reconnection = reconnection
-        self._link = link
-        self._child = child
-        self._session = session
+        self._link, self._child, self._session = link, child, session
         self._family = session.settings.family
         self._streams = session.streams
         self._timers = timers

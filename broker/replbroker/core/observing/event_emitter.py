@@ -6,13 +6,14 @@ from collections import OrderedDict
 from typing import Any
 
 from replbroker.core.effects import WorkerSpec
+from replbroker.core.observing.eval_ends import build_finished, classify_end
 from replbroker.core.observing.event_bus import EventBus
 from replbroker.core.observing.metrics import Metrics
 from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.output_summary import OutputSummary, head_utf8
 from replbroker.core.sessions.session import Session
 from replwire import events
-from replwire.faults import RequestError, find_fault
+from replwire.faults import RequestError
 from replwire.limits import Limits
 from replwire.link import BranchedBody, FrameKind, Header, Outcome, RolledBackBody, SnapshotBody
 from replwire.ops import Queueable
@@ -21,31 +22,6 @@ from replwire.snapshot_file import SnapshotHeader
 _REJECTION_INTERVAL_S = 1.0  # between two events about errors of one kind
 _MAX_REJECTION_KINDS = 1000  # counted at once
 _POLICY_ERRORS = ("forbidden", "plan-mode", "runtime-not-allowed", "path-not-allowed", "unauthorized")
-_DEATH_ERRORS = ("worker-lost", "session-reset")
-
-
-def eval_end(words: list[str]) -> events.EvalStatus:
-    """Return how an eval ended, in one word, from the status of its final message."""
-    if "interrupted" in words:
-        return "cancelled"
-    if "error" not in words:
-        return "ok"
-    fault = find_fault(words)
-    if fault is None:
-        return "error"
-    return "timeout" if fault.code == "timeout" else "died" if fault.code in _DEATH_ERRORS else "refused"
-
-
-def _build_finished(task: EvalTask, end: events.EvalStatus, summary: OutputSummary) -> dict[str, Any]:
-    return {
-        "eval": task.eval_id,
-        "agent": task.agent_label,
-        "status": end,
-        "words": task.status,
-        "duration_ms": task.duration_ms,
-        "epoch": task.epoch,
-        **summary.summary(),
-    }
 
 
 class EventEmitter:
@@ -139,7 +115,7 @@ class EventEmitter:
 
     def emit_eval_finished(self, task: EvalTask) -> None:
         """Emit that an eval is over, and its session may run the next."""
-        end = "ok" if task.status == ["done"] else eval_end(task.status)
+        end = "ok" if task.status == ["done"] else classify_end(task.status)
         self.metrics.evals_ended[end] += 1
         if task.duration_ms is not None:
             self.metrics.run_seconds.add(task.duration_ms / 1000)
@@ -153,7 +129,7 @@ class EventEmitter:
             self._bus.emit(
                 events.EvalOutputEnd, task.session, eval=task.eval_id, messages=summary.messages, bytes=summary.bytes
             )
-        self._bus.emit(events.EvalFinished, task.session, lambda: _build_finished(task, end, summary))
+        self._bus.emit(events.EvalFinished, task.session, lambda: build_finished(task, end, summary))
         task.output_summary = None
         if task.started_at is not None and "session/idle" in self._bus.live_types:
             self._bus.emit(events.SessionIdle, task.session)

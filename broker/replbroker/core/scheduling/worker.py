@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from typing import Final, Protocol
 
 from replbroker.core.effects import WorkerSpec
 from replbroker.core.sessions.session import Session
@@ -53,3 +53,10 @@ class SpecPool:
         self.waiting: deque[Session] = deque()
         self.failures = 0  # starts that failed since the last success
         self.cause = ""
+
+
+class StartFailureHandler(Protocol):
+    """The recipient of failed starts."""
+
+    def on_start_failed(self, session: Session, cause: str, now: float) -> None:
+        """Handle that a session gets no worker."""

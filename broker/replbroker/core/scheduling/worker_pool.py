@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Protocol
 
 from replbroker.core.effects import DeleteSnapshot, Kill, LeaveWorker, Spawn, StartBranch, ToWorker, WorkerSpec
-from replbroker.core.scheduling.worker import ASSIGNED, STARTING, WARM, SpecPool, Worker
+from replbroker.core.scheduling.worker import ASSIGNED, STARTING, WARM, SpecPool, StartFailureHandler, Worker
 from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire.deadlines import Deadline
@@ -18,13 +17,6 @@ _MAX_OPENING_OF_ONE = 3  # identity
 _REFILL_PAUSE_S = 0.02  # starting a process competes with the answer that a fresh session is about to give
 _MAX_START_FAILURES = 3  # in a row, before waiting sessions are failed
 _MAX_START_FAILURES_NAMED = 1  # the same for an environment named by a client: a retry would fail too
-
-
-class StartFailureHandler(Protocol):
-    """The recipient of failed starts."""
-
-    def on_start_failed(self, session: Session, cause: str, now: float) -> None:
-        """Handle that a session gets no worker."""
 
 
 class WorkerPool:
