@@ -16,7 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from replwire.deadlines import Deadlines
@@ -260,6 +260,7 @@ def build_branch(order: WorkerArgs, source: WorkerLoop, body: BranchBody) -> Wor
     settings = source.session.settings
     child, origin = source.session.start_branch(body.checkpoint)
     settings = settings._replace(packages=_branch_packages(settings.packages), origin=origin)
+    order = replace(order, orphan_ttl_ms=0)  # a broker finds a process by its first session only
     return _build_session_loop(order, BrokerLink(order.endpoint, body.token), child, settings, Deadlines())
 
 
