@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 
 from bench import ours, procs
+from bench.checkpoint_files import measure_files
 from bench.checkpoint_memory import measure_branches, measure_chain, measure_memory
 from bench.stats import BenchTable, Role, SampleRow
 from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
@@ -35,7 +36,8 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
     found = [table for name, code in states.items() for table in _evals(plan, name, code)]
     back = states if plan.quick else states | dict([_SMALL_OBJECTS])
     found += [_way_back(plan, name, code) for name, code in back.items()]
-    return [*found, *(part(plan) for part in (measure_branches, measure_chain, measure_memory) if find_spec("numpy"))]
+    found += [part(plan) for part in (measure_branches, measure_chain, measure_memory) if find_spec("numpy")]
+    return [*found, measure_files(plan)]
 
 
 def _evals(plan: BenchPlan, name: str, code: str) -> list[BenchTable]:

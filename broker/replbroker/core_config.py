@@ -117,6 +117,7 @@ def build_core_config(config: Config, services: CoreServices, *, idle_exit: bool
         environments=lambda: list_named_environments(str(services.state_dir)),
         has_hooks=extensions.has_hooks,
         checkpoints=config.session.checkpoints,
+        checkpoint_files=config.session.checkpoint_files,
         install_packages=config.packages.install,
         more_hosts=config.sandbox.more_hosts,
         sessions_outlive=config.broker.orphan_ttl_ms > 0,

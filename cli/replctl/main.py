@@ -54,6 +54,7 @@ COMMANDS = {
     "checkpoints": CommandEntry("replctl.commands.checkpoints:checkpoints", "List a session's checkpoints."),
     "rollback": CommandEntry("replctl.commands.checkpoints:rollback", "Undo evals: go back to a checkpoint."),
     "branch": CommandEntry("replctl.commands.checkpoints:branch", "Branch a session: go on with a copy of it."),
+    "diff": CommandEntry("replctl.commands.checkpoints:diff", "Show what a session changed in its directory."),
     "mode": CommandEntry("replctl.commands.sessions:mode", "Switch plan mode on or off."),
     "share": CommandEntry("replctl.commands.sessions:share", "Share a session with others."),
     "transfer": CommandEntry("replctl.commands.sessions:transfer", "Transfer a session to another owner."),

@@ -68,6 +68,7 @@ def test_every_operation_says_whether_it_changes_anything() -> None:
             [
                 "complete",
                 "describe",
+                "diff",
                 "get-snapshot",
                 "get-file",
                 "hello",

@@ -60,6 +60,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "checkpoints": [["s"], ["s", "--drop", "1"]],
     "rollback": [["s"], ["s", "1"]],
     "branch": [["s", "t"], ["s", "t", "--at", "1"]],
+    "diff": [["s"], ["s", "1"]],
     "mode": [["s", "plan"]],
     "share": [["s", "read"]],
     "transfer": [["s", "--to", "uid:1"]],

@@ -46,6 +46,7 @@ ATTEMPTS: dict[str, Attempt] = {
     "checkpoint": Attempt(S | {"name": "mine"}),
     "ls-checkpoints": Attempt(S),
     "rollback": Attempt(S | {"to": "1"}, own=False),
+    "diff": Attempt(S, own=False),
     "drop-checkpoint": Attempt(S | {"checkpoint": "1"}, own=False),
     "branch": Attempt(S | {"name": "branch"}),
     "clear-bindings": Attempt(S),

@@ -58,6 +58,7 @@ OTHER = {
     "install": '"deny"',
     "more-hosts": '"ask"',
     "backend": '"sqlite"',
+    "checkpoint-files": "true",
     "allowed-hosts": '["*.example.com", "@python"]',
     "denied-hosts": '["example.com:22"]',
     "private-networks": '["10.0.0.0/8"]',

@@ -210,6 +210,10 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
             "`auto`: a checkpoint after each eval, while the session idles; `manual`: by request only; `off`: none"
         ),
     ] = "auto"
+    checkpoint_files: Annotated[
+        bool,
+        documented("checkpoints keep the files of the session's directory too, and a rollback brings them back"),
+    ] = False
 
 
 class PackagesSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):

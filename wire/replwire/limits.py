@@ -87,13 +87,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         int, documented("data of a snapshot: of a clone, or saved in a file", "bytes", 4 * KIB, 1024 * 1024 * MIB)
     ] = 2048 * MIB
     max_part_bytes: Annotated[
-        int,
-        documented(
-            "part of a file or snapshot in one message; in base64 it must fit `max-message-bytes`",
-            "bytes",
-            64 * KIB,
-            16 * MIB,
-        ),
+        int, documented("part of a file or snapshot in one message", "bytes", 64 * KIB, 16 * MIB)
     ] = 512 * KIB
     transfer_idle_ms: Annotated[
         int, documented("time without a part after which an unfinished transfer is dropped", "ms", 100, HOUR_MS)
@@ -120,6 +114,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
             1 << 50,
         ),
     ] = 1024 * MIB
+    max_checkpoint_file_bytes: Annotated[
+        int, documented("contents of files kept for a session's checkpoints", "bytes", MIB, 1 << 50)
+    ] = 512 * MIB
     max_package_bytes: Annotated[
         int, documented("packages that one session has installed", "bytes", MIB, 1024 * 1024 * MIB)
     ] = 4096 * MIB

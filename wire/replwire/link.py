@@ -154,6 +154,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     restore: SnapshotSource | None = None
     network: NetworkRules | None = None  # what it may reach by list
     checkpoints: Checkpoints = "auto"
+    checkpoint_files: bool = False
     packages_of: str | None = None  # session whose installed packages it begins with
 
 

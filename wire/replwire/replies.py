@@ -88,6 +88,13 @@ class CheckpointEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab")
     memory_bytes: int | None
 
 
+class FileChange(msgspec.Struct, frozen=True):
+    """A file of the session's directory that was `added`, `modified` or `deleted`, or whose `mode` is another."""
+
+    path: str
+    change: str
+
+
 class ThreadStack(msgspec.Struct, frozen=True):
     """A thread of a session's interpreter in `stack`, outermost frame first."""
 
@@ -291,6 +298,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     not_restored: Annotated[
         list[str] | None, documented("parts of the earlier state that did not come back, in sentences")
     ] = None
+    file_changes: Annotated[list[FileChange] | None, documented("files that have changed, at most 1000")] = None
+    patch: Annotated[str | None, documented("changes of text files, as `diff -u` shows them, bounded")] = None
     environment: Annotated[str | None, documented("requested Python environment")] = None
     environments: list[EnvironmentEntry] | None = None
     executable: Annotated[str | None, documented("path of the interpreter")] = None

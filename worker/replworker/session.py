@@ -144,6 +144,7 @@ class WorkerSession:
             "ls-checkpoints": self._checkpoints.requests.handle_list,
             "drop-checkpoint": self._checkpoints.requests.handle_drop,
             "rollback": self._checkpoints.requests.handle_rollback,
+            "diff": self._checkpoints.handle_diff,
             "get-snapshot": lambda route, body: saved.handle_get(route, body, streams.limits),
         }
 
@@ -248,6 +249,7 @@ class WorkerSession:
         except DirectoryRefused as refused:
             self._send_assigned(str(refused))
             return
+        self._checkpoints.enter_directory(entered.directory)
         why = entered.problem
         self._notice = None if why is None else f"the session has no working directory: {why}"
         if assignment.network is not None and self.settings.network is not None:

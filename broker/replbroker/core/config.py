@@ -41,6 +41,7 @@ class CoreConfig:
         environments: Returns the named environments on the disk. Reads a directory.
         has_hooks: The shell has hooks, which run before every eval.
         checkpoints: When sessions take checkpoints.
+        checkpoint_files: Whether these keep files, where a session does not say.
         install_packages: Whether sessions may install packages, where an agent has no rule of its own.
         more_hosts: Whether sessions may be allowed more hosts, likewise.
         sessions_outlive: Whether workers wait for another broker when this one ends.
@@ -67,6 +68,7 @@ class CoreConfig:
     environments: Callable[[], frozenset[str]] = frozenset
     has_hooks: bool = False
     checkpoints: Checkpoints = "auto"
+    checkpoint_files: bool = False
     install_packages: PermissionRule = "allow"
     more_hosts: PermissionRule = "deny"
     sessions_outlive: bool = False

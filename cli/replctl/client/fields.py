@@ -16,6 +16,7 @@ _LIBRARY_FIELDS = frozenset(
         "allow_stdin",
         "approval",
         "checkpoint",
+        "checkpoint_files",
         "code",
         "cwd",
         "cwd_needed",

@@ -144,6 +144,13 @@ class Operations(FileOperations[ReplyT, ResultT]):
         """
         return self.request("rollback", session=session, to=to)
 
+    def diff(self, session: str = DEFAULT_SESSION, checkpoint: int | str | None = None) -> ReplyT:
+        """Return what has changed in the session's directory since a checkpoint: `file_changes`, and `patch` for texts.
+
+        Without a number or name, since the newest checkpoint before the last eval.
+        """
+        return self.request("diff", session=session, checkpoint=checkpoint)
+
     def drop_checkpoint(self, session: str, checkpoint: int | str) -> ReplyT:
         """Drop a checkpoint of the session, by number or name."""
         return self.request("drop-checkpoint", session=session, checkpoint=checkpoint)

@@ -1,4 +1,4 @@
-"""Commands on a session's state: checkpoint, checkpoints, rollback, branch, save."""
+"""Commands on a session's state: checkpoint, checkpoints, rollback, branch, diff, save."""
 
 from __future__ import annotations
 
@@ -126,6 +126,27 @@ def branch(context: CommandContext, session: str, to: str, at: int | str | None)
             context.screen.notice(f"the branch does not have: {each}")
         if reply.notice:
             context.screen.notice(reply.notice)
+
+
+@click.command(cls=SessionCommand)
+@session_argument
+@_reference_argument
+@with_common_options
+def diff(context: CommandContext, session: str, reference: int | str | None) -> None:
+    """Show what has changed in the directory of SESSION since checkpoint N, or since before its last eval."""
+    with context.client() as client:
+        reply = client.diff(session, reference)
+    context.show(reply_fields(reply, "checkpoint", "checkpoint-name", "file-changes", "patch", "truncated"))
+    if context.json:
+        return
+    for each in reply.file_changes or []:
+        context.screen.line(f"{each.change:<9} {each.path}")
+    for line in (reply.patch or "").splitlines():
+        context.screen.line(line)
+    if not reply.file_changes:
+        context.screen.notice(f"no file has changed since checkpoint {reply.checkpoint}")
+    if reply.truncated:
+        context.screen.notice("not all changes are shown")
 
 
 @click.command()

@@ -33,6 +33,7 @@ _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 @click.option(
     "--from", "source", metavar="FILE", type=click.Path(dir_okay=False), help="Begin with the variables saved in FILE."
 )
+@click.option("--files", is_flag=True, help="Its checkpoints keep the files of its directory too.")
 @click.option("--share", type=click.Choice(["read", "write"]), help="Share it with everyone, to read or to use.")
 @with_common_options
 def new(
@@ -43,6 +44,7 @@ def new(
     env: tuple[str, ...],
     reuse: bool,
     source: str | None,
+    files: bool,
     share: str | None,
 ) -> None:
     """Open a session and print its name (or its id if it has none)."""
@@ -54,7 +56,8 @@ def new(
         try:
             if found is not None and source is not None and not _is_python(source):
                 wanted, found = None, None
-            reply = client.new(name, wanted, directory, parse_env(env), reuse, source, cwd_needed=cwd is not None)
+            more = {"cwd_needed": cwd is not None, "checkpoint_files": files or None}
+            reply = client.new(name, wanted, directory, parse_env(env), reuse, source, **more)
         except OSError as error:
             raise click.UsageError(f"{source} cannot be read: {error.strerror}") from None
         if share:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
 from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
-from replwire.ops.checkpoints import Branch, Checkpoint, DropCheckpoint, LsCheckpoints, Rollback
+from replwire.ops.checkpoints import Branch, Checkpoint, Diff, DropCheckpoint, LsCheckpoints, Rollback
 from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.files import GetFile, PutFile
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
@@ -43,6 +43,7 @@ __all__ = [
     "CloseSession",
     "Complete",
     "Describe",
+    "Diff",
     "DropCheckpoint",
     "Env",
     "Eval",
@@ -123,6 +124,7 @@ OPS: dict[str, type[Request]] = {
     "checkpoint": Checkpoint,
     "ls-checkpoints": LsCheckpoints,
     "rollback": Rollback,
+    "diff": Diff,
     "drop-checkpoint": DropCheckpoint,
     "branch": Branch,
     "reset": Reset,

@@ -86,13 +86,14 @@ class OpensSession(Request, frozen=True, kw_only=True, rename="kebab"):
 
     `cwd` is its working directory; with `cwd-needed` false the session is opened without one if it is not available,
     and the reply says so. `profile`, `network` and the limits below make its sandbox tighter than the broker's, never
-    looser.
+    looser. With `checkpoint-files` its checkpoints keep the files of its directory too.
     """
 
     runtime: str | None = None
     cwd: str | None = None
     cwd_needed: bool = True
     env: list[str] = []
+    checkpoint_files: bool | None = None
     profile: Literal["read-only", "workspace-write"] | None = None
     network: Literal["none", "list", "host"] | None = None
     allowed_hosts: list[str] | None = None

@@ -72,6 +72,18 @@ class Rollback(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     to: CheckpointReference | None = None
 
 
+class Diff(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Show what has changed in the session's directory since a checkpoint, by default the newest before the last eval.
+
+    Only for a session whose checkpoints keep files. `patch` has the changes of text files, as `diff -u` does.
+    """
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("checkpoint", "checkpoint-name", "file-changes", "patch", "truncated")
+
+    checkpoint: CheckpointReference | None = None
+
+
 class DropCheckpoint(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """Drop a checkpoint, by number or name."""
 

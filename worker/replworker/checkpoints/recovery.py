@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from replwire.deadlines import Deadline, Deadlines
 from replwire.link import FrameKind, RolledBackBody, encode
 from replwire.replies import Reply
 from replworker.checkpoints.sentences import killed_processes
+from replworker.checkpoints.session_files import UNCHANGED, SessionFiles
 from replworker.checkpoints.taker import CheckpointTaker
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
@@ -34,6 +37,7 @@ class Recovery:
         timers: Deadlines,
         taker: CheckpointTaker,
         family: SandboxFamily,
+        files: SessionFiles,
     ) -> None:
         self._family = family
         self.member = family.join(process, taker.copies)
@@ -43,6 +47,8 @@ class Recovery:
         self._streams = streams
         self._timers = timers
         self._taker = taker
+        self._files = files
+        self._unsent: tuple[RolledBackBody, int] | None = None  # with its route: files are being brought back
         self._deadline: Deadline | None = None  # for the interpreter to report its start
         self._delayed_cause: str | None = None  # it failed before the broker knew of it
         self.void_epoch = -1
@@ -55,6 +61,7 @@ class Recovery:
 
     def recover(self, cause: str) -> bool:
         """Go on from the newest checkpoint of the present state after a crash. Return False if there is none."""
+        self._send_unsent(["files were not restored: the interpreter ended"])
         if self.is_starting:
             assert self._taker.tree.base is not None
             self._end_start()
@@ -118,10 +125,22 @@ class Recovery:
         self._end_eval(body)
         self._streams.evals.mark_undone(change.undone, True)
         self._streams.evals.mark_undone(change.redone, False)
-        self.last = body
         self.void_epoch = self._replies.epoch
-        self._replies.send_control(FrameKind.ROLLED_BACK, encode(body), route=route)
+        self._unsent = body, route
+        if not self._files.is_on:
+            self._send_unsent([])
+        elif cause is not None:  # what the crashed eval has written may be all that is left of its work
+            self._send_unsent([UNCHANGED])
+        else:
+            self._files.restore(number, self._send_unsent)
         return True
+
+    def _send_unsent(self, more: list[str]) -> None:
+        """Tell the broker, if it is not told yet; `more` is not restored either."""
+        if self._unsent is not None:
+            (body, route), self._unsent = self._unsent, None
+            self.last = body = msgspec.structs.replace(body, not_restored=[*body.not_restored, *more])
+            self._replies.send_control(FrameKind.ROLLED_BACK, encode(body), route=route)
 
     def _on_start_timeout(self, _: float) -> None:
         raise InterpreterBroken(NOT_STARTED)

@@ -13,6 +13,7 @@ from replwire.faults import RequestError
 from replwire.link import AssignBody, BranchedBody, FrameKind, Header, Outcome, encode
 from replwire.replies import CheckpointEntry, Reply
 from replworker.checkpoints.recovery import Recovery
+from replworker.checkpoints.session_files import SessionFiles
 from replworker.checkpoints.taker import CheckpointTaker, TakenCheckpoint
 from replworker.checkpoints.tree import CheckpointNode
 from replworker.interpreter import InterpreterBroken
@@ -57,9 +58,16 @@ _decode_reference = msgspec.json.Decoder(_ReferenceRequest).decode
 class CheckpointRequests:
     """Answers requests about the checkpoints of one session. `off` says why there are none, or is empty."""
 
-    def __init__(self, taker: CheckpointTaker, recovery: Recovery, replies: ReplySender) -> None:
+    def __init__(
+        self,
+        taker: CheckpointTaker,
+        recovery: Recovery,
+        files: SessionFiles,
+        replies: ReplySender,
+    ) -> None:
         self._taker = taker
         self._recovery = recovery
+        self._files = files
         self._replies = replies
         self._assignment: AssignBody | None = None
         self._last: _AskedCheckpoint | None = None
@@ -94,7 +102,7 @@ class CheckpointRequests:
                 take()
 
         same = tree.find(tree.base) if tree.base is not None and not tree.changed else None
-        if same is None or (automatic_only and not same.automatic):
+        if same is None or (automatic_only and not same.automatic) or self._files.is_on:  # files change without evals
             take()
         elif taker.is_complete(same.number):
             use(same, TakenCheckpoint(None, taker.not_restored.get(same.number, [])))

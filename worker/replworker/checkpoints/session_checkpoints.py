@@ -8,8 +8,10 @@ from replwire.deadlines import Deadlines
 from replwire.limits import Limits
 from replwire.link import AssignBody, FrameKind, ResumeBody, encode
 from replworker.checkpoints.automatic import AutomaticCheckpoints
+from replworker.checkpoints.file_requests import FileRequests
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.requests import CheckpointRequests
+from replworker.checkpoints.session_files import SessionFiles
 from replworker.checkpoints.taker import CheckpointTaker
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
@@ -35,10 +37,14 @@ class SessionCheckpoints:
         self._replies = replies
         self._interpreter = interpreter
         self._memory_limit = None if settings.confinement is None else settings.confinement.policy.limits.memory_bytes
-        self._taker = CheckpointTaker(interpreter, timers, Limits())
-        self._recovery = Recovery(process, interpreter, replies, streams, timers, self._taker, settings.family)
+        self._files = SessionFiles(interpreter, timers)
+        self._taker = CheckpointTaker(interpreter, timers, Limits(), self._files)
+        self._recovery = Recovery(
+            process, interpreter, replies, streams, timers, self._taker, settings.family, self._files
+        )
         self._automatic = AutomaticCheckpoints(self._taker, streams, timers)
-        self.requests = CheckpointRequests(self._taker, self._recovery, replies)
+        self.requests = CheckpointRequests(self._taker, self._recovery, self._files, replies)
+        self.handle_diff = FileRequests(self._taker, self._files, streams, replies).handle_diff
         self._assignment: AssignBody | None = None
         self._report = StateReport()
         self.fd = self._taker.copies.fd
@@ -64,6 +70,11 @@ class SessionCheckpoints:
         if not self._interpreter.supports("checkpoint"):
             return "this runtime cannot be copied"
         return "" if self._process.is_held else "a session without a sandbox cannot be copied"
+
+    def enter_directory(self, directory: str | None) -> None:
+        """Note the directory that the interpreter has. A branch notes none: it shares that of its source."""
+        assert self._assignment is not None
+        self._files.assign(directory, wanted=self._assignment.checkpoint_files and not self.requests.off)
 
     def begin(self, origin: BranchOrigin | None) -> str:
         """Begin with the state of the assignment. Return why there are no checkpoints, or nothing."""

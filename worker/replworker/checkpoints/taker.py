@@ -11,6 +11,7 @@ from replwire.deadlines import Deadline, Deadlines
 from replwire.limits import Limits
 from replworker.checkpoints.copies import CopySet, WaitingCopy
 from replworker.checkpoints.sentences import describe_threads, missing_from
+from replworker.checkpoints.session_files import KEEP_S, SessionFiles
 from replworker.checkpoints.tree import CheckpointNode, CheckpointTree
 from replworker.interpreter import Interpreter
 from replworker.runtimes import frames
@@ -44,8 +45,9 @@ class CheckpointTaker:
     `off` says why no automatic ones are taken at the moment, or is empty.
     """
 
-    def __init__(self, interpreter: Interpreter, timers: Deadlines, limits: Limits) -> None:
+    def __init__(self, interpreter: Interpreter, timers: Deadlines, limits: Limits, files: SessionFiles) -> None:
         self._interpreter = interpreter
+        self._files = files
         self._timers = timers
         self.limits = limits
         self.tree = CheckpointTree()
@@ -93,9 +95,12 @@ class CheckpointTaker:
         made = self.tree.add(_timestamp(), automatic=automatic, name=name)
         number = made.number
         self.copies.add(number, copy)
+        longest = _HERE_S + (KEEP_S if self._files.is_on else 0.0)
         deadline = self._timers.call_at(
-            time.monotonic() + _HERE_S, lambda _: self._give_up(number, "the copy did not report")
+            time.monotonic() + longest, lambda _: self._give_up(number, "the copy did not report")
         )
+        if self._files.is_on:
+            self._files.keep(number, (each.number for each in self.tree), self.limits)
         self._pending[number] = _PendingCheckpoint(then, deadline)
         question = frames.CheckpointFrame(self._interpreter.next_number(), automatic)
         self._interpreter.request(question, lambda event: self._on_answer(number, event), copy.inner.fileno())
@@ -118,7 +123,7 @@ class CheckpointTaker:
         if error:
             self._give_up(number, error)
             return
-        pending.answer = TakenCheckpoint(None, missing_from(event))
+        pending.answer = TakenCheckpoint(None, [*missing_from(event), *self._files.notes_of(number)])
         self._finish_reported()
 
     def read_copies(self) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from replwire.replies import Completion, ExceptionInfo, SkippedName, StackFrame, Variable
+from replworker.runtimes.file_frames import FilesFrame
 
 MAX_DISTRIBUTIONS = 5000  # that an interpreter may list
 
@@ -282,6 +283,7 @@ FrameEvent = (
     | CheckpointedFrame
     | WokenFrame
     | PackagesListedFrame
+    | FilesFrame
     | BrokenFrame
 )
 

@@ -31,8 +31,10 @@ class CheckpointOps:
         else:
             self._state.reply(peer, request.id, status=["done"], checkpoints=[])
 
-    def change(self, request: wire.Rollback | wire.DropCheckpoint, peer: Peer, body: bytes, now: float) -> None:
-        """Have the worker roll back to a checkpoint, or drop one."""
+    def forward(
+        self, request: wire.Rollback | wire.DropCheckpoint | wire.Diff, peer: Peer, body: bytes, now: float
+    ) -> None:
+        """Have the worker roll back to a checkpoint, drop one, or compare files with one."""
         session = self._state.lookup.get(request, peer)
         if session.replacement is not None:
             raise RequestError("busy", f"session {session.label} changes its environment: wait")

@@ -65,7 +65,7 @@ class CloneOps:
             self._state.effects.append(DeleteSnapshot(snapshot.path))
             self._state.reply_error(peer, task.request_id, error)
             return
-        target.cwd_needed = source.cwd_needed
+        target.cwd_needed, target.checkpoint_files = source.cwd_needed, source.checkpoint_files
         target.snapshot = SnapshotSource(snapshot.path)  # the record of its creation is made after this
         if own and source.has_packages:
             target.has_packages, target.packages_of = True, source.id

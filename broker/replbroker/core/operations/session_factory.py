@@ -102,6 +102,9 @@ class SessionFactory:
         if cwd is not None and not config.sandbox.can_hot_mount:
             session.spec = spec._replace(workspace=cwd)
         session.cwd_needed = not isinstance(request, OpensSession) or request.cwd_needed
+        if isinstance(request, OpensSession):
+            asked = request.checkpoint_files
+            session.checkpoint_files = config.checkpoint_files if asked is None else asked
         session.cwd, session.env, session.ephemeral = cwd, env or [], ephemeral
         state.sessions.add(session)
         state.quotas.charge(SESSIONS, session.holder)
@@ -145,6 +148,8 @@ class SessionFactory:
         """Return notices about settings of a request that an existing session was not opened with."""
         notices = [] if request.runtime is None else self._runtime_mismatch(session, request.runtime)
         fields = [] if not request.env or {*request.env} <= {*session.env} else ["`env`"]
+        if request.checkpoint_files not in (None, session.checkpoint_files):
+            fields.append("`checkpoint-files`")
         if (asked := request.sandbox_overrides()) is not None:
             for field in msgspec.structs.fields(asked):
                 value = getattr(asked, field.name)

@@ -71,6 +71,7 @@ class WorkerPool:
             restore=session.snapshot,
             network=self._state.config.network_rules(session),
             checkpoints=self._state.config.checkpoints,
+            checkpoint_files=session.checkpoint_files,
             packages_of=session.packages_of,
         )
         frame = pack(FrameKind.ASSIGN, encode(body), epoch=session.epoch)

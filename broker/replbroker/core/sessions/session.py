@@ -102,6 +102,7 @@ class Session:
         self.deferred: list[WorkerRequest] = []  # requests that wait for the worker, or for their eval to start
         self.waiters: list[ReadyWaiter] = []
         self.start_deadline: Deadline | None = None
+        self.checkpoint_files = False
         self.snapshot: SnapshotSource | None = None  # the variables that a clone begins with, or a saved session
         self.branch_of: str | None = None  # the session that it began as a copy of
         self.has_packages = False  # an installer may have added some

@@ -37,12 +37,16 @@ class QueryHandlers:
         self._transfer_fd = transfer_fd
         self._dill_loader: Any = None
         self._layer: Any = None
+        self._file_queries: Any = None
         self.ops: Dict[str, Callable[[Message], Message]] = {
             "complete": self._complete,
             "lookup": self._lookup,
             "dump": self._dump,
             "restore": self._restore,
             "packages": self._packages,
+            "keep-files": self._files,
+            "restore-files": self._files,
+            "compare-files": self._files,
         }
 
     def use_packages(self, path: str) -> None:
@@ -140,6 +144,11 @@ class QueryHandlers:
         self._interrupts.install()
         self._interrupts.expect(lambda: self._channel.interrupted(number))
         return self._interrupts.guard(work)
+
+    def _files(self, message: Message) -> Message:
+        if self._file_queries is None:
+            self._file_queries = self._load("file_queries").FileQueries()
+        return self._file_queries.answer(message)  # type: ignore[no-any-return]
 
 
 def _describe(exc: BaseException) -> str:
