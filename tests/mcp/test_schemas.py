@@ -38,6 +38,7 @@ def test_the_default_list_is_short() -> None:
             "julia_list_sessions julia_close_session",
         ),
         ("slim", "eval info reset"),
+        ("full", "eval read interrupt reset sessions info env stdin view edit"),
         ("agentrepl", "eval reset info pkg activate"),
         ("nexo", "Repl"),
     ],
@@ -47,7 +48,7 @@ def test_a_set_has_the_names_it_promises(set: str, names: str) -> None:
 
 
 def test_an_unknown_set_is_named() -> None:
-    with pytest.raises(ValueError, match="no tool set 'lisp'; there are default, slim, reply, agentrepl, nexo"):
+    with pytest.raises(ValueError, match="no tool set 'lisp'; there are default, full, slim, reply, agentrepl, nexo"):
         toolset("lisp")
 
 

@@ -122,7 +122,7 @@ def toolset(
     """Return a tool set by name, with the tools of the extensions that the config names, as in MCP.
 
     Args:
-        set: `default`, `slim`, `reply`, `agentrepl` or `nexo`.
+        set: `default`, `full`, `slim`, `reply`, `agentrepl` or `nexo`.
         agent: Agent label.
         endpoint: Address of the broker; None for the default.
         settings: Sizes and times.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from replctl.client.errors import ReplError
-from replctl.tools import default, slim
+from replctl.tools import default, files, slim
 from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, ToolSettings
 from replctl.tools.compat import agentrepl, nexo, reply
 from replctl.tools.render import error_result
@@ -15,6 +15,7 @@ from replctl.tools.schema import BadArguments, read_arguments
 # Name of a set to its tools, its instructions for a model, and its tools for what follows an eval.
 SETS: dict[str, tuple[tuple[ToolDefinition, ...], str, FollowUps]] = {
     "default": (default.TOOLS, default.INSTRUCTIONS, default.CALLS),
+    "full": ((*default.TOOLS, *files.TOOLS), default.INSTRUCTIONS, default.CALLS),
     "slim": (slim.TOOLS, slim.INSTRUCTIONS, slim.CALLS),
     "reply": (reply.TOOLS, reply.INSTRUCTIONS, reply.CALLS),
     "agentrepl": (agentrepl.TOOLS, agentrepl.INSTRUCTIONS, agentrepl.CALLS),

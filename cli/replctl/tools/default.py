@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from replctl.client.errors import ReplError
 from replctl.client.request_fields import milliseconds
-from replctl.tools import inspection
+from replctl.tools import files, inspection
 from replctl.tools.base import FollowUps, ToolCall, ToolContext, ToolDefinition, ToolResult, bad_arguments, request
 from replctl.tools.steps import answer_input, model_eval_fields, read_eval, run_and_render, with_session
 from replwire.identifiers import DEFAULT_SESSION
@@ -28,7 +28,7 @@ class EvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     reload: Annotated[bool, Meta(description="first delete what the file defined")] = False
     session: str = DEFAULT_SESSION
     runtime: Annotated[
-        str | None, Meta(description="of a new session: python (default), node, bash, or a Python environment's path")
+        str | None, Meta(description="of a new session: python (default), node, bash or a Python environment")
     ] = None
     timeout: Annotated[Seconds | None, Meta(description="seconds, then interrupted; default 1 h")] = None
     wait: Annotated[Seconds | None, Meta(description="seconds until `running`; default 45")] = None
@@ -64,9 +64,11 @@ class ResetArgs(msgspec.Struct, forbid_unknown_fields=True):
 class SessionsArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `sessions`."""
 
-    action: Literal["list", "new", "close", "clone", "branch"] = "list"
+    action: Literal["list", "new", "close", "clone", "branch", "get", "put"] = "list"
     session: str | None = None
     to: Annotated[str | None, Meta(description="name of the copy")] = None
+    path: str | None = None
+    text: str | None = None
     runtime: str | None = None
     cwd: str | None = None
 
@@ -78,7 +80,7 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
     what: Literal["session", "variables", "lookup", "complete", "jobs", "stack", "checkpoints"] = "session"
     name: Annotated[str | None, Meta(description="lookup: dotted name")] = None
     code: Annotated[str | None, Meta(description="complete")] = None
-    pos: Annotated[int | None, Meta(description="complete: cursor; default the end")] = None
+    pos: Annotated[int | None, Meta(description="cursor; default the end")] = None
 
 
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -176,6 +178,8 @@ def sessions(a: SessionsArgs, at: ToolContext) -> ToolCall:
         return ToolResult(
             text=text, structured={"status": "ok", "session": name, "created": bool(reply.get("created"))}
         )
+    if a.action in ("get", "put"):
+        return (yield from move_file(a, at))
     if a.session is None:
         return ToolResult(text=f"{a.action} needs `session`", structured={"status": "bad-arguments"}, error=True)
     if a.action == "close":
@@ -188,6 +192,16 @@ def sessions(a: SessionsArgs, at: ToolContext) -> ToolCall:
     if a.action == "branch":
         return (yield from inspection.branch(a.session, a.to))
     return (yield from inspection.clone(a.session, a.to))
+
+
+def move_file(a: SessionsArgs, at: ToolContext) -> ToolCall:
+    """Fetch a file of a session, or write one."""
+    session = a.session or DEFAULT_SESSION
+    if a.path is None or (a.action == "put") != (a.text is not None):
+        return (yield from bad_arguments(f"bad arguments: {a.action} takes `path`, and put `text`"))
+    if a.text is None:
+        return (yield from files.get(session, a.path, at))
+    return (yield from files.put(session, a.path, a.text, at))
 
 
 def info(a: InfoArgs, at: ToolContext) -> ToolCall:
@@ -246,7 +260,7 @@ TOOLS = (
         read_only=True,
         runs_code=True,
         output=_RUN,
-        text="Wait for an eval, and give its begin and end, a page or a search of its output, and its full traceback.",
+        text="Wait for an eval: its begin and end, a page or a search of its output, its full traceback.",
     ),
     ToolDefinition(
         name="interrupt",
@@ -273,7 +287,7 @@ TOOLS = (
         args=SessionsArgs,
         run=sessions,
         output=_output(sessions="array"),
-        text="List, open, close sessions; clone copies variables, branch everything.",
+        text="List, open, close sessions; clone copies variables, branch everything; get or put a file.",
     ),
     ToolDefinition(
         name="info",
@@ -303,7 +317,7 @@ TOOLS = (
         run=stdin,
         runs_code=True,
         output=_RUN,
-        text="Give a line to code that waits in input(), and wait for what it does with it.",
+        text="Answer code that waits in input(), and see what it does.",
     ),
 )
 

@@ -19,7 +19,7 @@ class SlimEvalArgs(msgspec.Struct, forbid_unknown_fields=True):
     code: str | None = None
     session: str = DEFAULT_SESSION
     runtime: Annotated[
-        str | None, Meta(description="of a new session: python (default), node, bash, or a Python environment's path")
+        str | None, Meta(description="of a new session: python (default), node, bash or a Python environment")
     ] = None
     timeout: Annotated[default.Seconds | None, Meta(description="seconds, then interrupted; default 1 h")] = None
     wait: Annotated[default.Seconds | None, Meta(description="seconds until `running`; default 45")] = None
