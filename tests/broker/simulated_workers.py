@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis.stateful import RuleBasedStateMachine
 
-from core_harness import FakeWorker
 from core_invariants import CheckedHarness
+from fake_worker import FakeWorker
 from replwire.link import FrameKind, Outcome
 
 
@@ -73,8 +73,10 @@ class SimulatedWorkers(RuleBasedStateMachine):
         worker, request_id, route = ask
         self.answered.add((worker.number, route))
         if outcome == Outcome.OK and worker.op_of(request_id) == "clone":
-            self.paths.add(f"/shelf/{len(self.paths)}")
-            worker.send_snapshot(request_id, f"/shelf/{len(self.paths) - 1}")
+            path = f"/shelf/{len(self.answered)}"
+            if self.harness.effects_left is None:  # else nobody may have heard of it: it is swept with its worker
+                self.paths.add(path)
+            worker.send_snapshot(request_id, path)
         elif outcome == Outcome.OK and worker.op_of(request_id) == "save":
             worker.reply(request_id, snapshot="0", count=1, bytes=9)
         elif outcome == Outcome.OK and worker.op_of(request_id) == "branch":

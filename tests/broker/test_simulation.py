@@ -275,8 +275,7 @@ class BrokerMachine(SimulatedWorkers):
         self.harness.effects_left = cut
         if cut is not None:
             self._do_last(last, peer, pick)
-        for each in self.peers:
-            self.harness.disconnected.add(each)
+        self.harness.disconnected.update(self.peers)
         self.harness.restart(come_back=back)
         self.ready &= self.harness.workers.keys()
         for at, identity in enumerate(IDENTITIES):

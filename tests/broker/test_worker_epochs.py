@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from core_harness import CoreHarness, FakeWorker
+from core_harness import CoreHarness
+from fake_worker import FakeWorker
 from replwire.link import HEADER_BYTES, FrameKind, Outcome
 
 DONE = {"status": ["done"]}
