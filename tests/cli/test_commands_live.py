@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stub_broker import TIMEOUT_S
+from stub_broker import TIMEOUT_S, Script, StubBroker
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -174,6 +175,21 @@ def test_after_a_broker_was_killed_the_next_command_says_what_was_lost(alone: Sh
     ran = alone.run("eval", "1")
     assert (ran.returncode, ran.stdout) == (0, "1\n")
     assert "sessions lost with it: gone" in ran.stderr
+
+
+@pytest.mark.parametrize("command", [["restart"], ["shutdown", "--keep-sessions"]])
+def test_a_broker_that_would_end_its_sessions_is_not_asked_to_keep_them(
+    shell: Shell, stub: Callable[[Script], StubBroker], command: list[str]
+) -> None:
+    asked: list[str] = []
+
+    def answer(request: dict[str, Any], say: Callable[..., None]) -> None:
+        asked.append(request["op"])
+        say(status=["done"], versions={"replctl": "0.1.0", "protocol": "1"})
+
+    ran = shell.run(*command, "--endpoint", stub(answer).endpoint)
+    assert "whose sessions end with it; nothing was done" in ran.stderr
+    assert asked == ["describe"]
 
 
 def test_a_broker_that_cannot_start_is_reported_with_the_end_of_its_log(shell: Shell) -> None:

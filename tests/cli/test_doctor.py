@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,6 +163,23 @@ def test_a_socket_that_a_killed_broker_left_is_told(shell: Shell, state: Path) -
     warned = bad(found, "broker")
     assert (warned["level"], warned["seen"].endswith("sessions lost: work")) == ("warn", True)
     assert (state / "run" / "broker.sock").exists()
+
+
+def test_sessions_that_wait_for_a_broker_are_listed_apart_from_lost_ones(shell: Shell, state: Path) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    start = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    lines = [{"version": 2, "pid": 2**22 + 1, "floor": 0}]
+    for worker, name, begun in ((1, "kept", start), (2, "dead", start - 1)):
+        details = {"spec": {"runtime": "python"}, "worker": worker}
+        session = {"owner": "uid:0", "name": name, "id": name, "epoch": 1, "open": True, "details": details}
+        handle = json.dumps({"pid": os.getpid(), "start": begun, "boot": boot})
+        lines += [{"type": "session", **session}, {"type": "worker", "worker": worker, "handle": handle}]
+    texts = [json.dumps(line) for line in lines]
+    (state / "sessions-0.ndjson").write_text("".join(f"{zlib.crc32(text.encode()):08x} {text}\n" for text in texts))
+    _, found = checks(shell)
+    warned = bad(found, "broker")
+    assert "sessions that wait for a broker: kept; sessions lost: dead" in warned["seen"]
+    assert f"pids {os.getpid()}" in warned["cause"]
 
 
 def test_a_file_in_the_sockets_place_fails(shell: Shell, state: Path) -> None:

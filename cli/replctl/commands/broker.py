@@ -9,6 +9,7 @@ import click
 from replctl import __version__
 from replctl.client.errors import ReplError
 from replctl.client.start import START_SECONDS
+from replctl.client.sync import Client
 from replctl.commands.context import CommandContext, with_common_options
 from replctl.commands.listing import format_facts
 
@@ -42,6 +43,8 @@ def shutdown(context: CommandContext, keep_sessions: bool) -> None:
     at the endpoint has them.
     """
     with context.client(start=False) as client:
+        if keep_sessions:
+            _check_that_sessions_can_stay(client)
         reply = client.shutdown(keep_sessions=keep_sessions)
         ended = client.wait_for_shutdown(END_SECONDS)
         endpoint = client.address.endpoint
@@ -56,6 +59,7 @@ def restart(context: CommandContext) -> None:
     """Have the broker begin again, with the version that is installed now. Sessions and their evals go on."""
     with context.client(start=False) as client:
         endpoint = client.address.endpoint
+        _check_that_sessions_can_stay(client)
         client.shutdown(restart=True)
         if not client.wait_for_shutdown(END_SECONDS):
             raise ReplError("timeout", f"the broker at {endpoint} is still stopping")
@@ -64,6 +68,13 @@ def restart(context: CommandContext) -> None:
         {"status": ["done"], "endpoint": endpoint, "broker": found},
         f"the broker at {endpoint} has begun again: version {found.get('replctl')}",
     )
+
+
+def _check_that_sessions_can_stay(client: Client) -> None:
+    """Raise ReplError for a broker so old that it ignores the request to keep its sessions."""
+    if client.describe().instance is None:
+        text = f"the broker at {client.address.endpoint} is of a version whose sessions end with it; nothing was done"
+        raise ReplError("not-supported", text)
 
 
 def _wait_for_broker(context: CommandContext, endpoint: str) -> dict[str, str]:

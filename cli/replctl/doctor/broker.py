@@ -8,33 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from replctl import __version__
 from replctl.client.address import is_listening
 from replctl.client.errors import ReplError
 from replctl.client.protocol import final_reply
 from replctl.client.sync import Client
 from replctl.doctor.finding import Finding, fail, ok, warn
+from replctl.doctor.journals import find_left_sessions
 from replwire.paths import ipc_path
 from replwire.replies import Reply
 
 ANSWER_TIMEOUT_S = 3.0  # a healthy broker replies to `describe` within a millisecond
 _PROTOCOL = "1"
-
-
-class _SessionListHead(msgspec.Struct):
-    """First line of a session list file: the process that wrote it."""
-
-    pid: int
-
-
-class _SessionListRecord(msgspec.Struct):
-    """A further line of a session list file, reduced to the fields needed here."""
-
-    id: str
-    name: str | None
-    open: bool
 
 
 def broker(endpoint: str, state_dir: str) -> Iterator[Finding]:
@@ -91,7 +76,9 @@ def _request(client: Client, op: str) -> Reply:
 def _describe(described: Reply, seen: str) -> Finding:
     versions = described.versions or {}
     its = versions.get("replctl", "unknown")
-    restart = "run `replctl shutdown` (sessions end) or `systemctl restart replctl` to start the new version"
+    restart = "run `replctl restart` to start the new version; sessions go on"
+    if described.instance is None:  # it is older than that command
+        restart = "run `replctl shutdown` (sessions end) or `systemctl restart replctl` to start the new version"
     if versions.get("protocol") != _PROTOCOL:
         cause = f"it speaks protocol {versions.get('protocol')}, this replctl {_PROTOCOL}"
         return fail("broker", f"{seen}, version {its}", cause, restart)
@@ -125,7 +112,7 @@ def _describe_sandbox(sandbox: dict[str, Any]) -> str:
 def _check_leftovers(endpoint: str, path: str, state_dir: str) -> Iterator[Finding]:
     """Check for a broker that is starting, and for leftovers of the last one."""
     left = is_socket(path)
-    lost = _lost_sessions(state_dir)
+    waiting, lost, pids = find_left_sessions(state_dir)
     starter = lock_holder(path + ".start.lock")
     if (pid := lock_holder(path + ".lock")) is not None:
         cause = "it is starting or stopping, or it hangs"
@@ -139,6 +126,12 @@ def _check_leftovers(endpoint: str, path: str, state_dir: str) -> Iterator[Findi
             "a start takes a second",
             f"check again in 20 s, then kill {starter}",
         )
+    elif waiting:
+        seen = f"nothing is listening at {path}; sessions that wait for a broker: {', '.join(waiting)}"
+        seen += f"; sessions lost: {', '.join(lost)}" if lost else ""
+        cause = f"a broker has ended without its sessions (pids {', '.join(map(str, pids))})"
+        fix = "the next broker goes on with them; `replctl shutdown` ends it and them"
+        yield warn("broker", seen, cause, fix)
     elif left or lost:
         seen = "; ".join(
             [f"nothing is listening at {path}"] * left + [f"sessions lost: {', '.join(lost)}"] * bool(lost)
@@ -153,29 +146,6 @@ def is_socket(path: str) -> bool:
     """Return True if the path is a socket."""
     try:
         return stat.S_ISSOCK(os.lstat(path).st_mode)
-    except OSError:
-        return False
-
-
-def _lost_sessions(state_dir: str) -> list[str]:
-    """Return the sessions that were open when their broker was killed."""
-    lost = []
-    for path in sorted(Path(state_dir).glob("sessions-*.ndjson")):
-        try:
-            head, *lines = path.read_bytes().splitlines()
-            pid = msgspec.json.decode(head, type=_SessionListHead).pid
-            records = [msgspec.json.decode(line, type=_SessionListRecord) for line in lines]
-        except (OSError, ValueError, msgspec.MsgspecError):
-            continue
-        if not _is_running(pid):
-            lost += [each.name or each.id for each in {each.id: each for each in records}.values() if each.open]
-    return lost
-
-
-def _is_running(pid: int) -> bool:
-    """Return True if the process exists; zombies do not count."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
 
