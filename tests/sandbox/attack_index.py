@@ -425,9 +425,15 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "session",
-        "a broker that is killed",
-        "all die with it",
-        "e2e/test_faults.py::test_a_killed_broker_takes_workers_and_all_they_started_along",
+        "a broker that is killed, and no other comes",
+        "its worker ends itself, and all die with it",
+        "e2e/test_survival.py::test_sessions_that_nobody_goes_on_with_end",
+    ),
+    IndexedAttack(
+        "session",
+        "another user's program in the place of the broker",
+        "a worker looks only in a directory of its own user",
+        "worker/test_adoption.py::test_it_connects_to_nobody_in_a_directory_that_others_may_enter",
     ),
     IndexedAttack(
         "session",
