@@ -113,7 +113,8 @@ def test_names_are_completed_by_the_session_as_they_are_typed(live: Shell, attac
     terminal.sees("work>")
     terminal.types("remark")
     terminal.sees("remarkable_name")
-    terminal.types("\t\r")
+    terminal.types("\t")
+    terminal.sees("able_name")  # the rest of the name in the line, or its row of the menu chosen
     terminal.types(" + 41\r")
     terminal.sees("42")
     terminal.types("/va")

@@ -87,12 +87,12 @@ def _run_interactive(context: CommandContext, dialogue: SessionDialogue, client:
                 status = status_line(client, session)
                 try:
                     block = shell.prompt(default=begun)
-                except KeyboardInterrupt:
+                    outcome = dialogue.handle_block(block)
+                except KeyboardInterrupt:  # at the prompt, or just before or after an eval
                     begun = ""
                     continue
                 except EOFError:
                     break
-                outcome = dialogue.handle_block(block)
                 begun = block + "\n" if outcome is BlockOutcome.MORE else ""
                 if outcome is BlockOutcome.LEAVE:
                     break

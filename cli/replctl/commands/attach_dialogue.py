@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from replctl.acp.slash_commands import SlashCall, SlashCommands, SlashContext
 from replctl.client import request_fields
@@ -79,13 +78,10 @@ class SessionDialogue:
         # With a wait the limit of a job holds: nobody leaves a prompt because 30 s are over.
         fields = request_fields.eval_fields(block, self.session, wait=FOLLOW_SECONDS)
         self._unfinished = False
-        self.exit = self._foreground(fields, report).run()
+        self.exit = ForegroundEval(
+            self._context, self._client, fields, [self._answer], confirm_at_terminal, report
+        ).run()
         return BlockOutcome.MORE if self._unfinished else BlockOutcome.DONE
-
-    def _foreground(
-        self, fields: dict[str, Any], report: Callable[[CommandContext, Result], int], op: str = "eval"
-    ) -> ForegroundEval:
-        return ForegroundEval(self._context, self._client, fields, [self._answer], confirm_at_terminal, report, op=op)
 
     def follow_running(self) -> None:
         """Show what the session's running eval has printed, and go on with it to its end."""
@@ -96,9 +92,9 @@ class SessionDialogue:
         first = next(iter(running.code.strip().splitlines()), "")
         who = f" of {running.agent}" if running.agent else ""
         keys = "Ctrl-C interrupts it, Ctrl-\\ leaves it running"
-        self._context.screen.notice(f"eval {running.eval_id}{who} is running: {first[:60]}\n{keys}")
+        opening = f"eval {running.eval_id}{who} is running: {first[:60]}\n{keys}"
         fields = request_fields.read_fields(self.session, running.eval_id, wait=FOLLOW_SECONDS)
-        self._foreground(fields, show_result, op="read").run()
+        ForegroundEval(self._context, self._client, fields, [self._answer], op="read", opening=opening).run()
 
     def _call(self, call: SlashCall) -> None:
         command = call.command

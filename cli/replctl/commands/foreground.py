@@ -122,6 +122,7 @@ class ForegroundEval:
         decide: Decides when a hook asks for a person's approval.
         report: Prints the outcome and returns the exit code.
         op: `eval`, or `read` to follow an eval that another client has sent.
+        opening: A message to print once Ctrl-C interrupts the eval.
     """
 
     def __init__(
@@ -133,8 +134,9 @@ class ForegroundEval:
         decide: Callable[[Approval], bool] | None = None,
         report: Callable[[CommandContext, Result], int] = show_result,
         op: str = "eval",
+        opening: str | None = None,
     ) -> None:
-        self._op = op
+        self._op, self._opening = op, opening
         self._context, self._client, self._fields = context, client, fields
         self._report = report
         self._inputs = list(answers)
@@ -165,6 +167,8 @@ class ForegroundEval:
     def _attempt(self, live: OnOutput | None) -> Result | None:
         """Return the result; None if the eval must be sent again because a person approved it."""
         pending = self._gathering = self._client.send(self._op, self._fields, live, self._on_status)
+        if self._opening is not None:
+            self._notice(self._opening)
         while not self._client.wait(pending, watch=self._input_descriptor):
             self._send_input()
             if self._input_session and not self._inputs:
