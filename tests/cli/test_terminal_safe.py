@@ -70,6 +70,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "acp": [[]],
     "serve": [["--endpoint", "ipc:///proc/no\x1b]52;c;cm0=\x07/b.sock"]],
     "shutdown": [[]],
+    "restart": [[]],
     "mcp": [[]],
     "tools": [[]],
     "install": [["--client", "claude-code", "--print", "--agent", "a"]],

@@ -149,7 +149,7 @@ def diff(context: CommandContext, session: str, reference: int | str | None) -> 
         context.screen.notice("not all changes are shown")
 
 
-@click.command()
+@click.command(cls=SessionCommand)
 @session_argument
 @click.argument("file", type=click.Path(dir_okay=False))
 @with_common_options
