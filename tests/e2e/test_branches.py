@@ -256,7 +256,7 @@ def test_the_command_branches_and_says_from_where(wire: Wire, own_broker: Broker
     assert "exists" in refused.stderr
 
 
-def test_a_prompt_goes_on_in_the_branch(wire: Wire, own_broker: BrokerProcess) -> None:
+def test_a_prompt_opens_a_branch_and_stays_in_its_session(wire: Wire, own_broker: BrokerProcess) -> None:
     environ = own_broker.environ | {"REPLCTL_ENDPOINT": own_broker.endpoint}
     ended = subprocess.run(
         [sys.executable, "-m", "replctl", "attach", "s"],
@@ -268,10 +268,10 @@ def test_a_prompt_goes_on_in_the_branch(wire: Wire, own_broker: BrokerProcess) -
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert "/branch needs the name of the new session" in ended.stderr
-    assert "session 'try' begins with checkpoint" in ended.stderr
-    assert ended.stdout.strip() == "2"
-    assert [wire.run("x", name).value for name in ("s", "try")] == ["1", "2"]
+    assert "/branch needs a name for the new session" in ended.stdout
+    assert "session try begins with checkpoint" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == "2"
+    assert [wire.run("x", name).value for name in ("s", "try")] == ["2", "1"]
 
 
 def test_a_replay_of_a_branch_begins_with_what_it_contains_of_its_sources(

@@ -293,7 +293,7 @@ def test_a_broker_says_when_it_starts_and_ends(start: Callable[..., BrokerProces
     results = [events.decode(line) for line in lines]
     assert [event.seq for event in results] == list(range(1, len(results) + 1))
     assert isinstance(results[-1], BrokerShutdown)
-    assert results[-1].reason == "SIGTERM"
+    assert results[-1].reason == "SIGINT"
 
 
 def test_every_event_in_a_real_transcript_is_declared(start: Callable[..., BrokerProcess]) -> None:

@@ -115,7 +115,7 @@ def next_event(child: InterpreterProcess) -> frames.FrameEvent:
 def test_a_child_tells_its_stack_and_takes_descriptors(child: InterpreterProcess, tmp_path: Path) -> None:
     ready = next_event(child)
     assert isinstance(ready, frames.ReadyFrame)
-    assert ready.can == ["vars", "clear", "complete", "lookup", "dump", "restore", "packages", "checkpoint", "stack"]
+    assert {"vars", "clear", "complete", "lookup", "dump", "restore", "packages", "checkpoint", "stack"} <= {*ready.can}
     child.send(frames.encode(frames.EvalFrame(1, "kept = [1, 2]\ninput()", "<w:1>", False, True, False)))
     assert isinstance(next_event(child), frames.NeedInputFrame)
     child.request_stack()

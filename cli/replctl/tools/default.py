@@ -41,7 +41,7 @@ class ReadArgs(msgspec.Struct, forbid_unknown_fields=True):
 
     eval_id: Annotated[Natural, Meta(description="0: printed between evals")]
     session: str = DEFAULT_SESSION
-    wait: Annotated[Seconds | None, Meta(description="seconds; default 45")] = None
+    wait: Annotated[Seconds | None, Meta(description="default 45 s")] = None
     offset: Annotated[Natural | None, Meta(description="byte; a page of 4000")] = None
     grep: Annotated[str | None, Meta(description="fixed text; lines with it")] = None
 
@@ -78,9 +78,9 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
 
     session: str = DEFAULT_SESSION
     what: Literal["session", "variables", "lookup", "complete", "jobs", "stack", "checkpoints"] = "session"
-    name: Annotated[str | None, Meta(description="lookup: dotted name")] = None
+    name: Annotated[str | None, Meta(description="dotted name")] = None
     code: Annotated[str | None, Meta(description="complete")] = None
-    pos: Annotated[int | None, Meta(description="cursor; default the end")] = None
+    pos: Annotated[int | None, Meta(description="default: the end")] = None
 
 
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,7 +88,7 @@ class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
 
     action: Literal["show", "activate", "deactivate", "allow-hosts", PackageAction] = "show"
     session: str = DEFAULT_SESSION
-    path: Annotated[str | None, Meta(description="activate: environment or project")] = None
+    path: Annotated[str | None, Meta(description="environment or project")] = None
     packages: list[str] = []
     wait: Seconds | None = None
 
@@ -301,7 +301,7 @@ TOOLS = (
     ),
     ToolDefinition(
         name="env",
-        title="Environment and packages",
+        title="Environment",
         args=EnvArgs,
         run=env,
         destructive=False,
