@@ -355,6 +355,7 @@ class CoreHarness:
             if [each.number for each in served if each.frames(FrameKind.ASSIGN)] != [process]:
                 self.end_process(process)  # it has no session, or branches
         self.hook_requests.clear()
+        self.discarded += self.written  # the next broker removes the files of a dead one
         self.core = self.build_core()
         self.state = self.core.state
         lost = self.core.restore(saved, frozenset(self.workers), self.now)

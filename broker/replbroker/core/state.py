@@ -85,7 +85,7 @@ class BrokerState:
         self.changes = ChangeLog(self.clock)
         self.records = SessionRecords(self.changes)
         self.environments = NamedEnvironments(config.broker_user, config.environments)
-        self.idempotency = IdempotencyCache(self.quotas)
+        self.idempotency = IdempotencyCache(self.quotas, self.changes)
         self.uploads = SnapshotUploads(self.effects.append, self.deadlines)
         self.routes: dict[int, EvalTask | WorkerRequest] = {}
         self.by_request: dict[tuple[Peer, str], EvalTask] = {}

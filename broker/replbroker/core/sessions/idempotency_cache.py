@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from replbroker.core.limits.quotas import IDEMPOTENCY_KEYS, Holder, Quotas
+from replbroker.core.sessions.change_log import ChangeLog
 from replbroker.core.sessions.eval_task import EvalTask, IdempotencyKey
 from replwire.faults import RequestError
 
@@ -19,8 +20,9 @@ class IdempotencyCache:
     When an identity has too many keys, its own oldest one is dropped, never that of another.
     """
 
-    def __init__(self, quotas: Quotas) -> None:
+    def __init__(self, quotas: Quotas, changes: ChangeLog) -> None:
         self._quotas = quotas
+        self._changes = changes
         self._entries: dict[str, _Entries] = {}  # by identity
 
     def __len__(self) -> int:
@@ -76,7 +78,10 @@ class IdempotencyCache:
 
     def _remove(self, entry: tuple[Holder, str]) -> None:
         holder, _ = entry
-        self._entries[holder.identity].pop(entry).key = None
+        task = self._entries[holder.identity].pop(entry)
+        task.key = None
+        if task.is_saved:
+            self._changes.evals[task] = None
         if not self._entries[holder.identity]:
             del self._entries[holder.identity]
         self._quotas.release(IDEMPOTENCY_KEYS, holder)
