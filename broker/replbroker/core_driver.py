@@ -182,8 +182,8 @@ class CoreDriver:
     def handle_launcher_results(self) -> None:
         """Tell the core of workers that have exited and of environments that were removed."""
         for worker, handle in self._targets.launcher.take_started():
-            token = self._targets.workers.token_digest(worker)
-            self._on_saved(self._targets.journal.set_worker(WorkerRecord(worker, token, handle)))
+            if (token := self._targets.workers.token_digest(worker)) is not None:
+                self._on_saved(self._targets.journal.set_worker(WorkerRecord(worker, token, handle)))
         for worker, cause in self._targets.launcher.take_exited():
             self._targets.workers.forget(worker)
             self._on_saved(self._targets.journal.remove_worker(worker))

@@ -44,9 +44,9 @@ class WorkerRouter:
         self._expected[digest] = number
         self._digests[number] = digest
 
-    def token_digest(self, number: int) -> str:
-        """Return the digest of a worker's token, for a later broker."""
-        return self._digests[number]
+    def token_digest(self, number: int) -> str | None:
+        """Return the digest of a worker's token, for a later broker, or None for a worker that was killed."""
+        return self._digests.get(number)
 
     def receive(self) -> tuple[int, bytes] | None:
         """Receive the waiting frame.
