@@ -20,6 +20,7 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography import x509
@@ -132,9 +133,13 @@ def listen_raw(answer: bytes) -> tuple[socket.socket, int]:
                 connection, _ = server.accept()
             except OSError:
                 return
-            with connection:
+            with connection, suppress(OSError):
                 connection.recv(4096)
                 connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(2)
+                while connection.recv(4096):  # closed with unread bytes, the answer would be lost
+                    pass
 
     threading.Thread(target=run, daemon=True).start()
     return server, server.getsockname()[1]

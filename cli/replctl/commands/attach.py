@@ -84,8 +84,8 @@ def _run_interactive(context: CommandContext, dialogue: SessionDialogue, client:
         with detach_on_quit_signal():
             dialogue.follow_running()
             while True:
-                status = status_line(client, session)
                 try:
+                    status = status_line(client, session)
                     block = shell.prompt(default=begun)
                     outcome = dialogue.handle_block(block)
                 except KeyboardInterrupt:  # at the prompt, or just before or after an eval
