@@ -15,7 +15,7 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/pip install --quiet --editable . --group dev
 	touch $@
 
-# bubblewrap confines sessions. Where we may, it is installed; else its absence is reported, and sessions are refused.
+# bubblewrap is the sandbox of sessions. Where we may, it is installed; else its absence is reported, and sessions are refused.
 sandbox:
 	@test -x /usr/bin/bwrap || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && { apt-get install -y -q bubblewrap || { apt-get update -q && apt-get install -y -q bubblewrap; }; }; } \

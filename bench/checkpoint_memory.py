@@ -22,7 +22,7 @@ _MS = 1e3
 
 def measure_branches(plan: BenchPlan) -> BenchTable:
     """Return the time from the request to the first answer of the new session, after a write to the source."""
-    with ours.broker(confine=_SANDBOX, settings=["session.checkpoints=auto"]) as broker:
+    with ours.broker(sandbox_limits=_SANDBOX, settings=["session.checkpoints=auto"]) as broker:
         raw = broker.raw()
         raw.call("new-session", name="source")
         raw.eval(_HUNDRED_MB, "source")
@@ -55,7 +55,7 @@ def measure_chain(plan: BenchPlan) -> BenchTable:
     """Return the time of rollbacks in a chain: each goes to a checkpoint that was taken after the one before."""
     samples: dict[str, list[float]] = {FIRST: [], LAST: []}
     for _ in range(plan.of(5, 2)):
-        with ours.broker(confine=_SANDBOX, settings=_MANUAL) as broker:
+        with ours.broker(sandbox_limits=_SANDBOX, settings=_MANUAL) as broker:
             raw = broker.raw()
             raw.call("new-session", name="s")
             raw.eval(_HUNDRED_MB, "s")
@@ -82,7 +82,7 @@ def measure_memory(plan: BenchPlan) -> BenchTable:
     """Return the memory of a session, its worker included, without and with checkpoints."""
     found: dict[str, list[float]] = {}
     for _ in range(plan.of(3, 1)):
-        with ours.broker(confine=_SANDBOX, settings=_MANUAL) as broker:
+        with ours.broker(sandbox_limits=_SANDBOX, settings=_MANUAL) as broker:
             raw = broker.raw()
             for name, code in (("idle", "x = 0"), ("large", _HUNDRED_MB)):
                 raw.call("new-session", name=name)

@@ -43,7 +43,7 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
 def _evals(plan: BenchPlan, name: str, code: str) -> list[BenchTable]:
     with ExitStack() as stack:
         brokers = {
-            who: stack.enter_context(ours.broker(confine=_SANDBOX, settings=[f"session.checkpoints={mode}"]))
+            who: stack.enter_context(ours.broker(sandbox_limits=_SANDBOX, settings=[f"session.checkpoints={mode}"]))
             for who, mode in ((OFF, "off"), (AUTO, "auto"))
         }
         raws = {who: broker.raw() for who, broker in brokers.items()}
@@ -79,7 +79,7 @@ def _newest(raw: ours.RawClient) -> int:
 
 def _way_back(plan: BenchPlan, name: str, code: str) -> BenchTable:
     with ExitStack() as stack:
-        broker = stack.enter_context(ours.broker(confine=_SANDBOX, settings=["session.checkpoints=manual"]))
+        broker = stack.enter_context(ours.broker(sandbox_limits=_SANDBOX, settings=["session.checkpoints=manual"]))
         raw = broker.raw()
         for session in ("undone", "crashed"):
             raw.call("new-session", name=session)

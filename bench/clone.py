@@ -35,7 +35,7 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
 def _table(plan: BenchPlan, kind: str, mb: int) -> BenchTable:
     code = _KINDS[kind].format(mb=mb)
     with ExitStack() as stack:
-        broker = stack.enter_context(ours.broker(confine=_SANDBOX))
+        broker = stack.enter_context(ours.broker(sandbox_limits=_SANDBOX))
         raw = broker.raw()
         raw.call("new-session", name="s")
         raw.eval(code, "s")

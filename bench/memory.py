@@ -1,4 +1,4 @@
-"""Memory of an idle session: worker, interpreter and what confines it, shared pages in proportion.
+"""Memory of an idle session: worker, interpreter and its sandbox, shared pages in proportion.
 
 The broker is a plain one, with the pool it has by default: its warm workers share pages with the session's.
 """

@@ -22,7 +22,7 @@ from replctl import Client
 
 RAW, LIBRARY = "ours, bare socket", "ours, Client"
 ALLOW_UNSANDBOXED = (
-    "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot confine is measured too; the tables say so
+    "[sandbox]\nallow-unsandboxed = true\n"  # a machine that cannot sandbox is measured too; the tables say so
 )
 _SANDBOX_OFF = ALLOW_UNSANDBOXED + 'profile = "off"\n'
 _REFILL_S = 30.0
@@ -123,7 +123,7 @@ class RawClient:
         return self.call("stats").stats or {}
 
     def is_sandboxed(self) -> bool:
-        """Return whether sessions that are opened now are confined."""
+        """Return whether sessions that are opened now are sandboxed."""
         return isinstance(self.call("describe").sandbox, dict)
 
     def wait_warm(self, count: int) -> None:
@@ -162,7 +162,7 @@ class BenchBroker:
         return self._clients[-1]
 
     def session_mb(self, interpreter: int) -> float:
-        """PSS of a session: its worker and all below it, what confines it included."""
+        """PSS of a session: its worker and all below it, its sandbox included."""
         lineage = [interpreter]
         while lineage[-1] != self.pid:
             lineage.append(procs.parent_of(lineage[-1]))
@@ -184,15 +184,15 @@ def broker(
     *,
     sandbox: bool = True,
     tcp: bool = False,
-    confine: Mapping[str, int] | None = None,
+    sandbox_limits: Mapping[str, int] | None = None,
     settings: Sequence[str] = (),
     **limits: int,
 ) -> Iterator[BenchBroker]:
     """Start a broker with these limits beyond the opened ones (`max_sessions=120`); ended on every way out.
 
     Sessions are sandboxed where the machine can, as they are by default; `sandbox=False` turns it off, and
-    `confine` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well; `settings`
-    are any others (`"transcript.backend=off"`).
+    `sandbox_limits` has other bounds of it (`{"pids": 64}`). With `tcp` the broker listens to JSON lines as well;
+    `settings` are any others (`"transcript.backend=off"`).
     """
     bounds = _RAISED_LIMITS | {name.replace("_", "-"): value for name, value in limits.items()}
     with procs.temporary_directory() as path:
@@ -203,7 +203,7 @@ def broker(
         argv += ["--set", f"broker.warm-workers={warm_workers}"]
         argv += ["--tcp", "127.0.0.1:0"] if tcp else []
         pairs = [f"limits.{name}={value}" for name, value in bounds.items()]
-        pairs += [f"sandbox.{name}={value}" for name, value in (confine or {}).items()]
+        pairs += [f"sandbox.{name}={value}" for name, value in (sandbox_limits or {}).items()]
         argv += [word for pair in (*pairs, *settings) for word in ("--set", pair)]
         log = path / "log"
         env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(config)}

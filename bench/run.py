@@ -45,7 +45,7 @@ MEASUREMENTS = {
     "bus": Measurement("bus", 300),
     "subscribers": Measurement("subscribers", 300),
     "sandbox": Measurement("sandbox", 300, usual=False),
-    "confined": Measurement("confined", 300, usual=False),
+    "sandboxed": Measurement("sandboxed", 300, usual=False),
     "network": Measurement("network", 300, usual=False),
     "packages": Measurement("packages", 300, usual=False),
     "runtimes": Measurement("runtimes", 200, usual=False),

@@ -11,7 +11,7 @@ from bench.piped import piped
 from bench.stats import BenchTable, Role, SampleRow
 from bench.turns import BenchPlan, TimedCall, scale, time_in_turns
 
-_PLAIN, _CONFINED, _SILENCE_S, _US = "sandbox off", "sandbox on", 0.02, 1e6
+_PLAIN, _SANDBOXED, _SILENCE_S, _US = "sandbox off", "sandbox on", 0.02, 1e6
 _CODES = {"python": ("1+1", "2"), "node": ("1+1", "2"), "bash": ("echo 2", "2")}
 
 
@@ -19,8 +19,8 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
     """Two tables a runtime that this machine has: one eval after the other, and after 20 ms of silence."""
     with ExitStack() as stack:
         plain = stack.enter_context(ours.broker(sandbox=False)).raw()
-        confined = stack.enter_context(ours.broker()).raw()
-        brokers = {_PLAIN: plain} | ({_CONFINED: confined} if confined.is_sandboxed() else {})
+        sandboxed = stack.enter_context(ours.broker()).raw()
+        brokers = {_PLAIN: plain} | ({_SANDBOXED: sandboxed} if sandboxed.is_sandboxed() else {})
         tables = []
         for runtime in filter(shutil.which, ("bash", "node", "python3")):
             tables += _tables(plan, runtime.rstrip("3"), brokers)

@@ -54,9 +54,9 @@ def measure(turns: Turns) -> list[BenchTable]:
 class BenchInterpreter:
     """An interpreter up to its first word."""
 
-    def __init__(self, wrapping: BubblewrapSandbox | None, env: dict[str, str]) -> None:
-        self.confined = wrapping
-        self.child = InterpreterProcess(build_command("python", sys.executable, env, wrapping))
+    def __init__(self, wrapper: BubblewrapSandbox | None, env: dict[str, str]) -> None:
+        self.wrapper = wrapper
+        self.child = InterpreterProcess(build_command("python", sys.executable, env, wrapper))
         while not self.child.receive():
             if not select.select([self.child.control], [], [], _READY_S)[0]:
                 raise procs.DeadlineExceeded("the interpreter did not become ready")
@@ -66,8 +66,8 @@ class BenchInterpreter:
         self.child.kill()
         select.select([self.child.exit_fd], [], [], _READY_S)
         self.child.poll_exit()
-        if self.confined is not None:
-            self.confined.close()
+        if self.wrapper is not None:
+            self.wrapper.close()
         self.child.close()
 
 
@@ -120,9 +120,9 @@ def _workspace(turns: Turns, plan: SandboxPlan) -> BenchTable:
                     for part in (".git/config", ".envrc"):
                         Path(directory, part).touch()
                 session = BenchInterpreter(BubblewrapSandbox(plan), plan.env)
-                assert session.confined is not None
+                assert session.wrapper is not None
                 started = time.perf_counter()
-                error = session.confined.attach(plan.policy, directory)
+                error = session.wrapper.attach(plan.policy, directory)
                 seconds.append(time.perf_counter() - started)
                 session.close()
                 assert error is None, error
@@ -166,7 +166,7 @@ def _memory(plan: SandboxPlan) -> BenchTable:
     found = [SampleRow(name, "ours", samples) for name, samples in rows.items()]
     return BenchTable(
         "sandbox-memory",
-        "Memory of one of five idle confined sessions (PSS; of a fork what is its own)",
+        "Memory of one of five idle sandboxed sessions (PSS; of a fork what is its own)",
         "MB",
         "the interpreter",
         found,
@@ -176,7 +176,7 @@ def _memory(plan: SandboxPlan) -> BenchTable:
 def _attacks(turns: Turns) -> BenchTable:
     """All attacks of the tests, one after the other, each in an interpreter of its own."""
     program = Path(__file__).parents[1] / "tests/sandbox/attack_environment.py"
-    cases = [(who, how) for who in ("root", "user")[os.getuid() != 0 :] for how in ("bare", "confined")]
+    cases = [(who, how) for who in ("root", "user")[os.getuid() != 0 :] for how in ("bare", "sandboxed")]
     samples: dict[tuple[str, str], list[float]] = {case: [] for case in cases}
     for _ in range(turns.of(5, 1)):
         for case in cases:

@@ -83,17 +83,17 @@ def config() -> str:
 
 
 def faults() -> str:
-    """Every fault word."""
+    """Every error code."""
     rows = (
         (f"`{f.code}`", f.meaning, f.origin.value, "yes" if f.retry else "no", f.exit.value) for f in FAULTS.values()
     )
-    return table(("word", "meaning", "who acts", "retry", "exit"), rows)
+    return table(("code", "meaning", "who acts", "retry", "exit"), rows)
 
 
 def statuses() -> str:
     """Every status word that is no fault."""
     rows = ((f"`{s.code}`", s.meaning, "yes" if s.terminal else "no") for s in STATUSES.values())
-    return table(("word", "meaning", "ends the answer"), rows)
+    return table(("status", "meaning", "ends the answer"), rows)
 
 
 def exit_codes() -> str:

@@ -106,7 +106,7 @@ class FakeWorker:
         failed = {"id": request_id, "status": ["done", "error", "clone-failed"]}
         where = {"epoch": header.epoch, "eval": header.eval, "route": header.route}
         self.finals[header.eval] = pack(FrameKind.REPLY, _encode(failed), outcome=Outcome.ERROR, **where)
-        body = SnapshotBody(path=path, count=count, bytes=10, left_behind=[SkippedName(name, "no") for name in left])
+        body = SnapshotBody(path=path, count=count, bytes=10, skipped=[SkippedName(name, "no") for name in left])
         self.send(FrameKind.SNAPSHOT, body, epoch=header.epoch, route=header.route)
 
     def send_branched(self, request_id: str, checkpoint: int = 1, **fields: Any) -> None:

@@ -27,7 +27,7 @@ FIELDS = {
     "share": {"level": "read"},
     "drop-checkpoint": {"checkpoint": 1},
     "get-snapshot": {"snapshot": "0", "offset": 0},
-    "put-snapshot": {"part": ""},
+    "put-snapshot": {"data": ""},
     "branch": {"name": "copy"},
     "transfer": {"who": "uid:7"},
     "unsubscribe": {"subscription": "r0"},
@@ -202,7 +202,7 @@ def test_a_client_that_goes_is_audited_with_what_it_left(new_harness: Callable[.
     running = harness.eval()
     harness.disconnect(b"p1")
     harness.apply(harness.core.tick(harness.now))
-    assert [each.outcome for each in harness.audited] == ["client-gone"]
+    assert [each.outcome for each in harness.audited] == ["client-disconnected"]
     harness.finish_abandoned(running)
     assert len(harness.audited) == 1
 

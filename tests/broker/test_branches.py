@@ -59,7 +59,7 @@ def test_a_branch_waits_for_the_running_eval_of_its_source_and_has_a_queue_of_it
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "code"),
     [
         ({"session": "work"}, "invalid-request"),
         ({"name": "b"}, "invalid-request"),
@@ -73,11 +73,11 @@ def test_a_branch_waits_for_the_running_eval_of_its_source_and_has_a_queue_of_it
     ],
 )
 def test_a_branch_that_cannot_be_is_refused_and_opens_nothing(
-    new_harness: Callable[..., CoreHarness], fields: dict[str, Any], word: str
+    new_harness: Callable[..., CoreHarness], fields: dict[str, Any], code: str
 ) -> None:
     harness = new_harness(checkpoints=True)
     harness.open("work")
-    assert word in harness.request("branch", **fields)["status"]
+    assert code in harness.request("branch", **fields)["status"]
     assert [each.name for each in harness.state.sessions] == ["work"]
 
 

@@ -19,7 +19,7 @@ def test_a_clone_begins_with_what_its_source_wrote_down(harness: CoreHarness) ->
     copy = harness.session("copy")
     assert (answer["new-session"], answer["session"], answer["name"]) == (copy.id, copy.id, "copy")
     assert (answer["count"], answer["bytes"]) == (3, 10)
-    assert answer["left-behind"] == [{"name": "sock", "why": "no"}]
+    assert answer["skipped"] == [{"name": "sock", "why": "no"}]
     assignment = harness.worker("copy").frames(FrameKind.ASSIGN)[0][1]
     assert (assignment["restore"]["path"], assignment["cwd"], assignment["env"]) == ("/shelf/7", "/src", ["A=1"])
     assert harness.discarded == ["/shelf/7"]
@@ -39,7 +39,7 @@ def test_what_the_new_session_cannot_take_is_left_behind_as_well(new_harness: Ca
         FrameKind.ASSIGNED, AssignedBody(None, None, [SkippedName("b", "module missing")], restored=2), epoch=1
     )
     answer = harness.final_reply(asked)
-    assert [each["name"] for each in answer["left-behind"]] == ["a", "b"]
+    assert [each["name"] for each in answer["skipped"]] == ["a", "b"]
     assert answer["count"] == 2
 
 
@@ -54,7 +54,7 @@ def test_a_clone_waits_for_the_running_eval_of_its_source(harness: CoreHarness) 
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "code"),
     [
         ({"name": "copy"}, "invalid-request"),
         ({"session": "work"}, "invalid-request"),
@@ -67,10 +67,10 @@ def test_a_clone_waits_for_the_running_eval_of_its_source(harness: CoreHarness) 
     ],
 )
 def test_a_clone_that_cannot_be_is_refused_and_opens_nothing(
-    harness: CoreHarness, fields: dict[str, str], word: str
+    harness: CoreHarness, fields: dict[str, str], code: str
 ) -> None:
     harness.open("work")
-    assert word in harness.request("clone", **fields)["status"]
+    assert code in harness.request("clone", **fields)["status"]
     assert len(harness.state.sessions) == 1
     assert harness.is_idle()
 

@@ -117,7 +117,7 @@ def test_a_session_that_is_in_use_does_not_move(harness: CoreHarness) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "word"),
+    ("fields", "code"),
     [
         ({"action": "activate"}, "invalid-request"),
         ({"action": "activate", "path": "venv"}, "invalid-request"),
@@ -130,10 +130,10 @@ def test_a_session_that_is_in_use_does_not_move(harness: CoreHarness) -> None:
     ],
 )
 def test_an_env_request_that_makes_no_sense_is_refused(
-    harness: CoreHarness, fields: dict[str, object], word: str
+    harness: CoreHarness, fields: dict[str, object], code: str
 ) -> None:
     harness.open("work")
-    assert word in harness.request("env", session="work", **fields)["status"]
+    assert code in harness.request("env", session="work", **fields)["status"]
     harness.finish(harness.eval())
 
 

@@ -13,7 +13,7 @@ MISSING_HINT = "send `if-missing`: `create` with the eval, or open it with `new-
 
 
 @pytest.mark.parametrize(
-    ("request_", "word", "err"),
+    ("request_", "code", "err"),
     [
         ({"op": "dance"}, "unknown-op", "Unknown operation: dance"),
         ({"op": "eval"}, "missing-code", "eval requires code"),
@@ -46,12 +46,12 @@ MISSING_HINT = "send `if-missing`: `create` with the eval, or open it with `new-
     ],
 )
 def test_a_request_that_cannot_be_served_is_told_why(
-    harness: CoreHarness, request_: dict[str, Any], word: str, err: str
+    harness: CoreHarness, request_: dict[str, Any], code: str, err: str
 ) -> None:
     harness.open("taken")
     before = (harness.saved_sessions(), list(harness.spawned))
     answer = harness.request(**request_)
-    assert (answer["status"], answer["err"]) == (["done", "error", word], err)
+    assert (answer["status"], answer["err"]) == (["done", "error", code], err)
     assert [session.name for session in harness.state.sessions] == ["taken"]
     assert (harness.saved_sessions(), harness.spawned) == before
     assert harness.is_idle()

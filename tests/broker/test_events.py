@@ -57,7 +57,7 @@ def test_an_eval_is_accepted_started_and_finished_once(harness: CoreHarness) -> 
     assert [event.seq for event in harness.events if event.session] == [1, 2, 3, 4]
     accepted, finished = _last_event(harness, events.EvalAccepted), _last_event(harness, events.EvalFinished)
     assert (accepted.code, accepted.agent, accepted.op, accepted.request_id) == ("6*7", "ada", "eval", sent)
-    assert (finished.status, finished.words, finished.out, finished.value) == ("ok", ["done"], "hi\n", "42")
+    assert (finished.status, finished.reply_status, finished.out, finished.value) == ("ok", ["done"], "hi\n", "42")
     assert (finished.state, finished.truncated, finished.eval) == ("kept", False, 1)
     assert session.state == "idle"
 
@@ -275,7 +275,7 @@ def test_refusals_by_a_limit_and_by_a_rule_are_told_at_most_once_a_second(
         ("max-sessions", 3, "ada"),
     ]
     policy = [event for event in harness.events if isinstance(event, events.PolicyDecision)]
-    assert [(each.word, each.verdict, each.agent) for each in policy] == [("forbidden", "block", "bob")]
+    assert [(each.code, each.verdict, each.agent) for each in policy] == [("forbidden", "block", "bob")]
 
 
 def test_every_event_that_is_declared_happens(

@@ -175,7 +175,7 @@ def test_a_verdict_is_an_event_of_its_session(harness: CoreHarness) -> None:
     harness.eval(code="1", agent="ada")
     harness.answer_hook(ASKS, "guard/words")
     results = [each for each in harness.events if isinstance(each, events.PolicyDecision)]
-    assert [(each.verdict, each.word, each.reason, each.hook, each.agent) for each in results] == [
+    assert [(each.verdict, each.code, each.reason, each.hook, each.agent) for each in results] == [
         ("block", "hook-blocked", "no", "guard/words", "ada"),
         ("ask", "approval-needed", "because", "guard/words", "ada"),
     ]

@@ -29,13 +29,13 @@ def test_a_name_is_its_owners(asked: str, identity: str, found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "word"),
+    ("asked", "code"),
     [("@uid:1/a", "forbidden"), ("@../a", "invalid-request"), ("@", "invalid-request"), ("@a.b", "invalid-request")],
 )
-def test_anothers_name_and_no_name_are_refused(asked: str, word: str) -> None:
+def test_anothers_name_and_no_name_are_refused(asked: str, code: str) -> None:
     with pytest.raises(RequestError) as caught:
         NAMES.qualify(asked, "uid:7")
-    assert caught.value.code == word
+    assert caught.value.code == code
 
 
 def test_there_is_room_for_those_that_are_there_and_no_more() -> None:
@@ -95,7 +95,7 @@ def test_a_removal_answers_when_it_is_done_and_nobody_can_ask_for_it_until_then(
 
 
 @pytest.mark.parametrize(
-    ("environment", "peer", "word"),
+    ("environment", "peer", "code"),
     [
         ("@a", b"p1", "environment-in-use"),
         ("@none", b"p1", "environment-not-found"),
@@ -108,9 +108,9 @@ def test_a_removal_answers_when_it_is_done_and_nobody_can_ask_for_it_until_then(
     ],
 )
 def test_what_is_in_use_anothers_or_not_there_is_not_removed(
-    two: CoreHarness, environment: str, peer: bytes, word: str
+    two: CoreHarness, environment: str, peer: bytes, code: str
 ) -> None:
-    assert two.request("remove-environment", peer, environment=environment)["status"] == ["done", "error", word]
+    assert two.request("remove-environment", peer, environment=environment)["status"] == ["done", "error", code]
     assert two.removing == []
 
 
@@ -165,7 +165,7 @@ def test_a_removal_that_cannot_be_or_takes_long_is_told(two: CoreHarness) -> Non
     two.finish_removal()
     assert two.is_pending(removal)
     assert len(two.state.deadlines) == 1  # the sweep
-    assert two.audited[-1].outcome == "client-gone"
+    assert two.audited[-1].outcome == "client-disconnected"
 
 
 def test_a_broker_that_ends_tells_who_waits_for_a_removal(two: CoreHarness) -> None:

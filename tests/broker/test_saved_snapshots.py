@@ -25,7 +25,7 @@ def build_file(payload: bytes = b"names", **fields: Any) -> bytes:
 
 def put(harness: CoreHarness, data: bytes, peer: bytes = b"p1", **fields: Any) -> dict[str, Any]:
     """Send a part."""
-    return harness.request("put-snapshot", peer=peer, part=base64.b64encode(data).decode(), **fields)
+    return harness.request("put-snapshot", peer=peer, data=base64.b64encode(data).decode(), **fields)
 
 
 def put_whole(harness: CoreHarness, file: bytes, peer: bytes = b"p1") -> str:
@@ -39,7 +39,7 @@ def put_whole(harness: CoreHarness, file: bytes, peer: bytes = b"p1") -> str:
 
 def test_a_file_that_was_sent_whole_opens_a_session(new_harness: Callable[..., CoreHarness]) -> None:
     harness = new_harness(auto=False)
-    file = build_file(left_behind=[SkippedName("lock", "no")])
+    file = build_file(skipped=[SkippedName("lock", "no")])
     snapshot = put_whole(harness, file)
     asked = harness.send("new-session", name="new", snapshot=snapshot)
     harness.workers[1].send_ready()
@@ -50,7 +50,7 @@ def test_a_file_that_was_sent_whole_opens_a_session(new_harness: Callable[..., C
     harness.workers[1].send(FrameKind.ASSIGNED, body, epoch=1)
     answer = harness.final_reply(asked)
     assert (answer["count"], answer["bytes"], answer["created"], answer["name"]) == (1, 5, True, "new")
-    assert [each["name"] for each in answer["left-behind"]] == ["lock", "f"]
+    assert [each["name"] for each in answer["skipped"]] == ["lock", "f"]
     assert answer["notice"] == "another python"
     assert harness.discarded == [restore["path"]]
     assert harness.written[restore["path"]] == file
@@ -186,8 +186,8 @@ def test_a_save_is_queued_and_leaves_a_session_in_plan_mode_as_it_is(harness: Co
 def test_a_part_is_asked_of_the_worker_that_wrote_it(harness: CoreHarness) -> None:
     harness.open("work")
     asked = harness.send("get-snapshot", session="work", snapshot="1", offset=0)
-    harness.worker("work").reply(asked, Outcome.OK, part="AA==")
-    assert harness.final_reply(asked)["part"] == "AA=="
+    harness.worker("work").reply(asked, Outcome.OK, data="AA==")
+    assert harness.final_reply(asked)["data"] == "AA=="
     harness.worker("work").exit()
     refused = harness.request("get-snapshot", session="work", snapshot="1", offset=0)
     assert refused["status"] == ["done", "error", "snapshot-not-found"]

@@ -107,7 +107,7 @@ class BrokerMachine(SimulatedWorkers):
     def opens_a_saved_session(self, peer: int, cut: int, name: str | None) -> None:
         file = build_file()
         part = base64.b64encode(file[: len(file) - cut]).decode()
-        asked = self.harness.send("put-snapshot", self.peers[peer], part=part, last=cut < 3)
+        asked = self.harness.send("put-snapshot", self.peers[peer], data=part, last=cut < 3)
         snapshot = self.harness.replies.get(asked, [{}])[-1].get("snapshot", "none")
         self.harness.send("new-session", self.peers[peer], name=name, snapshot=snapshot)
 

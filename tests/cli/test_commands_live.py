@@ -118,7 +118,7 @@ def test_sessions_are_opened_listed_told_of_and_closed(live: Shell) -> None:
 def test_of_several_that_are_closed_each_has_its_own_fate(live: Shell) -> None:
     live.run("new", "shut")
     result = run_json(live, "close", "nobody", "shut")
-    assert (result["closed"], [each["word"] for each in result["failed"]], result["exit"]) == (
+    assert (result["closed"], [each["code"] for each in result["failed"]], result["exit"]) == (
         ["shut"],
         ["session-not-found"],
         4,

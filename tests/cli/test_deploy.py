@@ -146,8 +146,8 @@ def test_a_stop_as_systemd_does_it_drains_tells_who_waits_and_leaves_nothing(
     result = json.loads(queued.communicate(timeout=TIMEOUT_S)[0])
     alone.run("stdin", "first", "7")
     ended = json.loads(running.communicate(timeout=TIMEOUT_S)[0])
-    assert (result["word"], result["value"]) == ("shutdown", None)
-    assert (ended["value"], ended["word"]) == ("7", None)
+    assert (result["code"], result["value"]) == ("shutdown", None)
+    assert (ended["value"], ended["code"]) == ("7", None)
     assert broker.wait(TIMEOUT_S) == 0
     assert sorted(path.name for path in (short / "run").iterdir()) == ["broker.sock.lock"]
     (session_list,) = short.glob("sessions-*.ndjson")

@@ -246,7 +246,9 @@ def test_a_lock_that_is_held_without_a_listener_is_told(shell: Shell, state: Pat
 
 def test_no_bubblewrap_fails_and_says_how_to_get_it(machine: Machine) -> None:
     none = dataclasses.replace(machine, bwrap=None, bwrap_version=(), bwrap_problem="there is no /usr/bin/bwrap")
-    found = list(sandbox.judge(none, failed_report("there is no /usr/bin/bwrap", "install it"), HostSettings(), "fail"))
+    found = list(
+        sandbox.check_layers(none, failed_report("there is no /usr/bin/bwrap", "install it"), HostSettings(), "fail")
+    )
     assert {each.name: each.level for each in found if each.name in ("bubblewrap", "sandbox")} == {
         "bubblewrap": "fail",
         "sandbox": "fail",
@@ -272,7 +274,7 @@ def test_what_is_not_required_is_warned_of(machine: Machine) -> None:
     report = SandboxReport(
         ALL_HOLD.layers | dict.fromkeys(lost, False), [MissingLayer(name, "none", "mend") for name in lost]
     )
-    found = {each.name: each for each in sandbox.judge(bare, report, HostSettings(), "fail")}
+    found = {each.name: each for each in sandbox.check_layers(bare, report, HostSettings(), "fail")}
     levels = {name: each.level for name, each in found.items()}
     assert (levels["landlock"], levels["cgroups"], levels["sandbox"]) == ("warn", "warn", "ok")
     assert "Delegate=yes" in str(found["cgroups"].fix)
@@ -281,7 +283,7 @@ def test_what_is_not_required_is_warned_of(machine: Machine) -> None:
 def test_an_allowed_lack_of_the_sandbox_is_no_failure(machine: Machine) -> None:
     found = sandbox.layers(failed_report("namespaces are forbidden", "allow them"), "warn")
     assert (found.level, "without a sandbox" in str(found.cause)) == ("warn", True)
-    assert [each.level for each in sandbox.judge(machine, ALL_HOLD, HostSettings(), "fail")][-1] == "ok"
+    assert [each.level for each in sandbox.check_layers(machine, ALL_HOLD, HostSettings(), "fail")][-1] == "ok"
 
 
 def test_the_switch_for_no_sandbox_is_warned_of_while_the_sandbox_holds(short: Path) -> None:

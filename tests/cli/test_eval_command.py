@@ -91,7 +91,7 @@ def test_json_is_one_line_with_every_field_whatever_the_end(stub: Start, shell: 
     assert good.keys() == bad.keys()
     needed = {"value", "out", "err", "status", "state", "epoch", "eval-id", "session", "duration-ms", "ex"}
     assert needed <= good.keys()
-    assert (good["out"], good["err"], good["session"], bad["word"]) == ("hello", "warn\n", "default", "rate-limited")
+    assert (good["out"], good["err"], good["session"], bad["code"]) == ("hello", "warn\n", "default", "rate-limited")
 
 
 def test_json_is_not_cut_where_a_pipe_is_full(stub: Start, shell: Shell) -> None:
@@ -115,13 +115,13 @@ def test_code_comes_from_a_file_or_from_stdin_too(stub: Start, shell: Shell) -> 
 def test_usage_errors_exit_with_2_and_ask_nobody(shell: Shell, args: tuple[str, ...]) -> None:
     assert shell.run("eval", "--no-start", *args).returncode == 2
     result = json.loads(shell.run("eval", "--json", "--no-start", *args).stdout)
-    assert (result["exit"], result["word"]) == (2, "invalid-request")
+    assert (result["exit"], result["code"]) == (2, "invalid-request")
 
 
 def test_without_a_broker_and_leave_to_start_one_it_exits_with_3(shell: Shell) -> None:
     ran = shell.run("eval", "--no-start", "1")
     assert (ran.returncode, ran.stdout, "no broker is running" in ran.stderr) == (3, "", True)
-    assert json.loads(shell.run("eval", "--json", "--no-start", "1").stdout)["word"] == "no-broker"
+    assert json.loads(shell.run("eval", "--json", "--no-start", "1").stdout)["code"] == "no-broker"
 
 
 def test_a_reader_that_goes_away_ends_it_without_a_traceback(stub: Start, shell: Shell) -> None:

@@ -100,7 +100,6 @@ GOOD: dict[str, str] = {
     "runtime": '"python"',
     "name": '"s"',
     "wait-ms": "0",
-    "part": '""',
     "offset": "0",
 }
 

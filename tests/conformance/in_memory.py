@@ -67,13 +67,13 @@ class MemoryLink:
 class MemoryWorker:
     """A worker without a process of its own: `boot.main` without process setup. Raises one of START_ERRORS."""
 
-    def __init__(self, order: WorkerArgs) -> None:
-        started = start_interpreter(order)
+    def __init__(self, args: WorkerArgs) -> None:
+        started = start_interpreter(args)
         self._child = started.process
         self.link = MemoryLink()
         self.timers = Deadlines()
         link: Any = self.link
-        self.loop = build_loop(order, link, started, self.timers)
+        self.loop = build_loop(args, link, started, self.timers)
         self.loop.start()
 
     def handle_frame(self, frame: bytes) -> None:
@@ -226,9 +226,9 @@ class InMemoryBroker:
         spec = effect.spec
         interpreter = self._interpreters[spec.runtime]
         try:
-            confine = self._sandbox.request_for(effect.worker, spec)
-            order = WorkerArgs("", "", spec.runtime, spec.environment, interpreter, *self._common, confine)
-            self._workers[effect.worker] = MemoryWorker(order)
+            sandbox_request = self._sandbox.request_for(effect.worker, spec)
+            args = WorkerArgs("", "", spec.runtime, spec.environment, interpreter, *self._common, sandbox_request)
+            self._workers[effect.worker] = MemoryWorker(args)
         except START_ERRORS as error:
             self._last_words.append((effect.worker, pack(FrameKind.INTERPRETER_EXITED, encode(ExitedBody(str(error))))))
 

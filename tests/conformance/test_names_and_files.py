@@ -54,7 +54,7 @@ def test_a_clone_has_its_own_copy_of_everything(wire: Any) -> None:
     assert answer["new-session"] == answer["session"]
     assert len(answer["new-session"]) == 36
     assert answer["name"] == "copy"
-    assert not answer.get("left-behind")
+    assert not answer.get("skipped")
     wire.run("data['a'].append(2)\nnumber = 2", session="copy")
     assert wire.run("data, number, f()", session="copy").value == "({'a': [1, 2]}, 2, 2)"
     assert wire.run("data, number, f()").value == "({'a': [1]}, 1, 1)"
@@ -94,8 +94,8 @@ def test_what_cannot_be_copied_is_listed_and_the_rest_comes_along(wire: Any) -> 
     wire.run("x = 1\nstuck = (n for n in range(3))\nnext(stuck)")
     answer = wire.ask("clone", session="s", name="copy")
     assert answer.status == ["done"]
-    assert [left["name"] for left in answer["left-behind"]] == ["stuck"]
-    assert answer["left-behind"][0]["why"]
+    assert [left["name"] for left in answer["skipped"]] == ["stuck"]
+    assert answer["skipped"][0]["why"]
     assert wire.run("x", session="copy").value == "1"
     assert wire.run("stuck", session="copy")["ex"]["type"] == "NameError"
     assert wire.run("next(stuck)").value == "1"

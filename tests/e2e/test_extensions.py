@@ -220,7 +220,7 @@ def test_the_command_asks_nobody_where_there_is_no_terminal(start: Start, tmp_pa
     assert done.returncode == 5
     assert "hook guard/words: it says rm; the code did not run" in done.stderr
     result = json.loads(_cli(broker, "eval", "--json", "rm = 1", stdin=subprocess.DEVNULL).stdout)
-    assert (result["word"], result["approval"]["title"]) == ("approval-needed", "Delete?")
+    assert (result["code"], result["approval"]["title"]) == ("approval-needed", "Delete?")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from live_processes import read_each
 Start = Callable[..., BrokerProcess]
 
 
-def _refused(answer: CollectedReplies, word: str, limit: str, value: int) -> None:
-    assert answer.status == ["done", "error", word]
+def _refused(answer: CollectedReplies, code: str, limit: str, value: int) -> None:
+    assert answer.status == ["done", "error", code]
     assert (answer["limit"], answer["limit-value"]) == (limit, value)
     assert str(value) in answer["err"]
 

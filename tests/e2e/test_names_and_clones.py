@@ -105,8 +105,8 @@ def test_a_clone_has_copies_and_a_report(wire: Wire) -> None:
     )
     cloned = wire.ask("clone", session="s", name="copy")
     assert cloned.status == ["done"]
-    assert {each["name"] for each in cloned["left-behind"]} >= {"gen"}
-    assert all(each["why"] for each in cloned["left-behind"])
+    assert {each["name"] for each in cloned["skipped"]} >= {"gen"}
+    assert all(each["why"] for each in cloned["skipped"])
     assert len(cloned["new-session"]) == 36
     assert wire.run(
         "data['a'].append(2); factor = 10; scale(2), p.x, isinstance(p, Point), json.dumps(data)", session="copy"

@@ -57,7 +57,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "clone": [{"session": "p", "name": "r"}],
     "save": [{"session": "p"}],
     "get-snapshot": [{"session": "p", "snapshot": "0", "offset": 0}],
-    "put-snapshot": [{"part": ""}],
+    "put-snapshot": [{"data": ""}],
     "reset": [{"session": "q"}],
     "close": [{"session": "q"}, {"session": "r"}],
     "describe": [{}],

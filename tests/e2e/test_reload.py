@@ -49,7 +49,7 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_the_broker_lives(start: 
     write(broker, "[limits]\nmax-sessions = 'many'\n")
     ran = command(broker, "config", "reload", "--json")
     result = json.loads(ran.stdout)
-    assert (ran.returncode, result["word"]) == (2, "invalid-config")
+    assert (ran.returncode, result["code"]) == (2, "invalid-config")
     assert "limits.max-sessions: Expected `int`, got `str`" in result["err"]
     (broker.directory / "config.toml").unlink()
     with broker.wire() as wire:

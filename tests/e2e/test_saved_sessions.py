@@ -28,7 +28,7 @@ def fetch(wire: Wire, session: str = "s") -> bytes:
     while len(data) < saved["bytes"]:
         part = wire.ask("get-snapshot", session=session, snapshot=saved["snapshot"], offset=len(data))
         assert (part.status, part["bytes"]) == (["done"], saved["bytes"])
-        data += base64.b64decode(part["part"])
+        data += base64.b64decode(part["data"])
     return data
 
 
@@ -37,7 +37,7 @@ def put(wire: Wire, file: bytes) -> str:
     snapshot, at = None, 0
     while at < len(file):
         part = base64.b64encode(file[at : at + PART]).decode()
-        sent = wire.ask("put-snapshot", snapshot=snapshot, offset=at, part=part, last=at + PART >= len(file))
+        sent = wire.ask("put-snapshot", snapshot=snapshot, offset=at, data=part, last=at + PART >= len(file))
         assert sent.status == ["done"], sent["err"]
         snapshot, at = sent["snapshot"], at + PART
     return str(snapshot)
@@ -54,11 +54,11 @@ def test_a_saved_session_goes_on_in_a_new_one(wire: Wire) -> None:
     )
     file = fetch(wire)
     header, _ = decode_header(file)
-    assert (header.runtime, header.session, [each.name for each in header.left_behind]) == ("python", "s", ["lock"])
+    assert (header.runtime, header.session, [each.name for each in header.skipped]) == ("python", "s", ["lock"])
     wire.ask("close", session="s")
     opened = wire.ask("new-session", name="later", snapshot=put(wire, file))
     assert (opened["count"], opened["bytes"], opened.get("notice")) == (header.count, header.bytes, None)
-    assert opened["left-behind"] == [{"name": "lock", "why": "lock: a lock belongs to its process"}]
+    assert opened["skipped"] == [{"name": "lock", "why": "lock: a lock belongs to its process"}]
     code = "same.append(2); factor = 10; json.dumps(data), scale(2), len(big)"
     assert wire.run(code, session="later").value == "('{\"a\": [1, 2]}', 20, 2000000)"
 
@@ -98,7 +98,7 @@ def test_a_snapshot_that_nobody_fetches_is_dropped(start: Callable[..., BrokerPr
         assert (refused.status[-1], "100000" in refused["err"]) == ("snapshot-failed", True)
         wire.run("del big")
         file = fetch(wire)
-        wire.ask("put-snapshot", part=base64.b64encode(file[:-1]).decode())
+        wire.ask("put-snapshot", data=base64.b64encode(file[:-1]).decode())
         directory = broker.directory / "snapshots"
         wait_until(lambda: os.listdir(directory) == [], "the unfinished file is gone")
 
@@ -110,10 +110,10 @@ def test_a_file_damaged_in_one_byte_opens_no_session(wire: Wire) -> None:
     for at in (0, len(b"replctl session "), len(file) - 1, *rng.sample(range(len(file)), 60)):
         broken = bytearray(file)
         broken[at] ^= rng.randrange(1, 256)
-        answer = wire.ask("put-snapshot", part=base64.b64encode(broken).decode(), last=True)
+        answer = wire.ask("put-snapshot", data=base64.b64encode(broken).decode(), last=True)
         assert answer.status == ["done", "error", "snapshot-failed"], at
     for cut in rng.sample(range(len(file)), 20):
-        answer = wire.ask("put-snapshot", part=base64.b64encode(file[:cut]).decode(), last=True)
+        answer = wire.ask("put-snapshot", data=base64.b64encode(file[:cut]).decode(), last=True)
         assert answer.status == ["done", "error", "snapshot-failed"], cut
 
 
@@ -175,7 +175,7 @@ def test_both_clients_save_and_open_files(broker: BrokerProcess, wire: Wire, tmp
     file.write_text("old")
     with Client(broker.endpoint) as client:
         saved = client.save("s", file)
-        assert [each.name for each in saved.left_behind or []] == ["g"]
+        assert [each.name for each in saved.skipped or []] == ["g"]
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert client.new("sync", from_file=file).count == 1
         assert client.eval("len(x)", "sync").value == "300000"

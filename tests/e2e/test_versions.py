@@ -48,7 +48,7 @@ def older() -> Iterator[BrokerProcess]:
 
 
 @pytest.mark.parametrize(
-    ("op", "fields", "word"),
+    ("op", "fields", "code"),
     [
         ("ping", {}, "pong"),
         ("eval", {"code": "print(1)"}, "done"),
@@ -58,12 +58,12 @@ def older() -> Iterator[BrokerProcess]:
     ],
 )
 def test_a_request_of_another_version_is_first_told_the_brokers(
-    wire: Wire, op: str, fields: dict[str, Any], word: str
+    wire: Wire, op: str, fields: dict[str, Any], code: str
 ) -> None:
     """Also one that this version does not have, which would else be a riddle."""
     answer = wire.ask(op, client_version="99.1", **fields)
     assert answer.messages[0] == {"id": answer["id"], "broker-version": __version__}
-    assert word in answer.status
+    assert code in answer.status
     assert [message for message in answer.messages[1:] if "broker-version" in message] == []
 
 

@@ -10,7 +10,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from kit import BrokerProcess
 from mcp_kit import HELLO, finish, receive, send_line, send_request, start_raw
-from replctl.mcp.early import VERSIONS, EarlyServer, Handover
+from replctl.mcp.early import VERSIONS, EarlyExchange, EarlyServer
 from replctl.tools.catalog import ToolSet
 
 INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": HELLO}
@@ -18,14 +18,14 @@ INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
 
 
-def serve(*messages: Any, ends: bool = True) -> tuple[list[dict[str, Any]], Handover]:
+def serve(*messages: Any, ends: bool = True) -> tuple[list[dict[str, Any]], EarlyExchange]:
     """The early answers to these lines, and what is handed over."""
     lines = [each if isinstance(each, bytes) else json.dumps(each).encode() + b"\n" for each in messages]
     sent: list[bytes] = []
     server = EarlyServer(ToolSet(), sent.append)
-    handover = server.serve(lambda: lines.pop(0) if lines else b"")
+    exchange = server.serve(lambda: lines.pop(0) if lines else b"")
     assert ends or lines == []
-    return [json.loads(each) for each in sent], handover
+    return [json.loads(each) for each in sent], exchange
 
 
 def test_the_revisions_are_those_of_the_sdk() -> None:
@@ -52,11 +52,11 @@ def test_the_early_answers_are_the_sdks(broker: BrokerProcess, version: str) -> 
 
 
 def test_the_usual_first_requests_are_answered_and_told_on() -> None:
-    answers, handover = serve(INITIALIZE, INITIALIZED, LIST, {"jsonrpc": "2.0", "id": 3, "method": "ping"})
+    answers, exchange = serve(INITIALIZE, INITIALIZED, LIST, {"jsonrpc": "2.0", "id": 3, "method": "ping"})
     assert [each["id"] for each in answers] == [1, 2]
     assert answers[1]["result"]["tools"][0]["name"] == "eval"
-    assert [json.loads(line) for line in handover.lines] == [INITIALIZE, INITIALIZED]
-    assert (handover.answered, handover.is_over) == (1, False)
+    assert [json.loads(line) for line in exchange.lines] == [INITIALIZE, INITIALIZED]
+    assert (exchange.answered, exchange.is_over) == (1, False)
 
 
 @pytest.mark.parametrize(
@@ -76,22 +76,22 @@ def test_the_usual_first_requests_are_answered_and_told_on() -> None:
     ],
 )
 def test_everything_unusual_is_left_to_the_sdk(message: Any) -> None:
-    answers, handover = serve(message, LIST)
+    answers, exchange = serve(message, LIST)
     assert answers == []
-    assert len(handover.lines) == 1
-    assert (handover.answered, handover.is_over) == (None, False)
+    assert len(exchange.lines) == 1
+    assert (exchange.answered, exchange.is_over) == (None, False)
 
 
 @pytest.mark.parametrize("after", [{**LIST, "params": {"cursor": "x"}}, {**LIST, "id": None}, b"{\n", INITIALIZE])
 def test_what_is_unusual_later_is_left_to_the_sdk_too(after: Any) -> None:
-    answers, handover = serve(INITIALIZE, after)
+    answers, exchange = serve(INITIALIZE, after)
     assert [each["id"] for each in answers] == [1]
-    assert (len(handover.lines), handover.answered) == (2, 1)
+    assert (len(exchange.lines), exchange.answered) == (2, 1)
 
 
 def test_input_that_ends_early_ends_the_server_or_is_judged_by_the_sdk() -> None:
     assert serve()[1].is_over
     assert serve(INITIALIZE)[1].is_over
-    assert serve(INITIALIZE, b'{"jsonrpc"')[1] == Handover(
+    assert serve(INITIALIZE, b'{"jsonrpc"')[1] == EarlyExchange(
         [json.dumps(INITIALIZE) + "\n", '{"jsonrpc"'], 1, is_over=False
     )

@@ -325,7 +325,7 @@ def test_a_clone_says_what_stayed_behind(stub: Start) -> None:
         "new-session": "u-2",
         "name": "try",
         "count": 3,
-        "left-behind": [{"name": "lock", "why": "cannot be copied"}],
+        "skipped": [{"name": "lock", "why": "cannot be copied"}],
     }
     broker = stub(scripted_replies(clone=reply))
     answer = call_tool(broker, "sessions", {"action": "clone", "session": "lab", "to": "try"})

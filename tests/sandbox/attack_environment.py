@@ -1,6 +1,6 @@
-"""Runs all attacks as one kind of user, bare or confined, against sentinels of its own, and says how each went.
+"""Runs all attacks as one kind of user, bare or sandboxed, against sentinels of its own, and says how each went.
 
-`python attack_environment.py root|user bare|confined|without-LAYER`; JSON on stdout. Started as root it first leaves for namespaces of its own
+`python attack_environment.py root|user bare|sandboxed|without-LAYER`; JSON on stdout. Started as root it first leaves for namespaces of its own
 (mounts, host name), so that not even an attack that gets out changes anything for anybody else.
 """
 
@@ -215,7 +215,7 @@ class AttackRunner:
         self._records = str(directory / "held")
         self._log = directory / "log"
         self._targets = targets
-        self._confined = without is not None
+        self._sandboxed = without is not None
         self._machine = without_layer(machine.detect_machine(), without or "")
         self._plans: dict[tuple[str, str], SandboxPlan] = {}
 
@@ -246,19 +246,19 @@ class AttackRunner:
 
     def _with(self, attack: Attack, extra: tuple[int, int]) -> str:
         plan = self._plan(attack)
-        wrapping: Any = BubblewrapSandbox(plan, extra) if self._confined else Unconfined(extra)
-        first = FIRST_FD + len(wrapping.fds) - 2
-        real = REAL if self._confined else {}
+        wrapper: Any = BubblewrapSandbox(plan, extra) if self._sandboxed else Unsandboxed(extra)
+        first = FIRST_FD + len(wrapper.fds) - 2
+        real = REAL if self._sandboxed else {}
         env = {**plan.env, **self._targets, **real, "DIRECTORY_FD": str(first), "LOG_FD": str(first + 1)}
-        child = InterpreterProcess(InterpreterCommand([*PROGRAMS[attack.runtime], program(attack)], env, wrapping))
+        child = InterpreterProcess(InterpreterCommand([*PROGRAMS[attack.runtime], program(attack)], env, wrapper))
         held: list[int] = []
         try:
             result = _until(child, b"here\n")
             if result != b"here\n":
                 return f"BROKEN did not start: {result!r} {_until(child, b'', child.err)!r}"
-            if self._confined:
+            if self._sandboxed:
                 held += create_placeholders(plan.policy, str(self._workspace), self._records)
-                error = wrapping.attach(plan.policy, str(self._workspace)).error
+                error = wrapper.attach(plan.policy, str(self._workspace)).error
                 if error:
                     return f"BROKEN no workspace: {error}"
             child.write_stdin(b"\n")
@@ -267,15 +267,15 @@ class AttackRunner:
         finally:
             child.kill()
             _exit_text(child)
-            if self._confined:
-                wrapping.close()
+            if self._sandboxed:
+                wrapper.close()
             child.close()
             for fd in held:
                 os.close(fd)
             remove_placeholders(self._records)
 
 
-class Unconfined:
+class Unsandboxed:
     """No sandbox, but the same descriptors."""
 
     prefix = ()

@@ -240,13 +240,13 @@ INDEXED_ATTACKS = [
     IndexedAttack(
         "broker",
         "root's directory as a working directory",
-        "the asker's rights",
+        "the owner's rights",
         "sandbox/test_requester_rights.py::test_a_directory_of_roots_is_given_to_root_alone",
     ),
     IndexedAttack(
         "broker",
         "a directory swapped for root's while it is asked for",
-        "opening with the asker's rights",
+        "opening with the owner's rights",
         "sandbox/test_requester_rights.py::test_a_directory_that_is_swapped_while_it_is_asked_for_is_never_roots",
     ),
     IndexedAttack(
@@ -264,14 +264,14 @@ INDEXED_ATTACKS = [
     IndexedAttack(
         "broker",
         "an environment in a closed directory",
-        "the asker's rights",
-        "sandbox/test_requester_rights.py::test_an_environment_is_opened_with_the_askers_rights",
+        "the owner's rights",
+        "sandbox/test_requester_rights.py::test_an_environment_is_opened_with_the_owners_rights",
     ),
     IndexedAttack(
         "broker",
         "a file of root's through `load-file`",
-        "the asker's rights",
-        "sandbox/test_requester_rights.py::test_a_file_is_loaded_with_the_askers_rights",
+        "the owner's rights",
+        "sandbox/test_requester_rights.py::test_a_file_is_loaded_with_the_owners_rights",
     ),
     IndexedAttack(
         "broker",
@@ -455,7 +455,7 @@ INDEXED_ATTACKS = [
     ),
     IndexedAttack(
         "start-up",
-        "a bubblewrap that confines nothing",
+        "a bubblewrap that does nothing",
         "the canary",
         "sandbox/test_probe.py::test_a_bubblewrap_that_does_nothing_is_found_out",
     ),

@@ -53,9 +53,9 @@ def end(broker: BrokerProcess) -> None:
 class AttackSite:
     """A broker, an attacker's connection to it, and a neighbour's."""
 
-    def __init__(self, broker: BrokerProcess, directory: Path, targets: dict[str, str], *, confined: bool) -> None:
+    def __init__(self, broker: BrokerProcess, directory: Path, targets: dict[str, str], *, sandboxed: bool) -> None:
         self.broker = broker
-        self._confined = confined
+        self._sandboxed = sandboxed
         self.workspace = directory / "workspace"
         self._targets = targets
         self.attacker, self.neighbour = broker.wire(), broker.wire()
@@ -95,7 +95,7 @@ class AttackSite:
 
     def attempt(self, attack: Attack) -> str:
         """Run an attack as an eval: OUT, HELD and why, or what became of its session."""
-        read_only = {"profile": attack.profile} if self._confined and attack.profile == "read-only" else {}
+        read_only = {"profile": attack.profile} if self._sandboxed and attack.profile == "read-only" else {}
         self.open_session(attack.runtime, **read_only)
         try:
             answer = self.run(block(attack))
@@ -108,14 +108,14 @@ class AttackSite:
 
 
 @contextmanager
-def site(who: str, *, confined: bool) -> Iterator[AttackSite]:
+def site(who: str, *, sandboxed: bool) -> Iterator[AttackSite]:
     """A place to attack, in namespaces of its own."""
     with sentinels(uid_of(who)) as (directory, targets):
-        config = "" if confined else UNSANDBOXED
+        config = "" if sandboxed else UNSANDBOXED
         hidden = f'sandbox.hidden-paths=["{directory}/workspace/state"]'
         broker = begin(who, *BOUNDS, hidden, mask=targets["MASK"], config=config)
         try:
-            place = AttackSite(broker, directory, targets | REAL if confined else targets, confined=confined)
+            place = AttackSite(broker, directory, targets | REAL if sandboxed else targets, sandboxed=sandboxed)
             try:
                 yield place
             finally:

@@ -79,14 +79,14 @@ class CheckpointedSession:
     ) -> None:
         self.limits = limits or Limits()
         self._state = tempfile.TemporaryDirectory(prefix="rpl-", dir="/tmp")
-        confine = SandboxRequest(policy or Policy(), machine, os.getpid()) if sandboxed else None
+        sandbox_request = SandboxRequest(policy or Policy(), machine, os.getpid()) if sandboxed else None
         env = {"PATH": "/usr/bin:/bin"}
-        order = WorkerArgs("", "", "python", None, python, env, self.limits, self._state.name, (), confine)
-        started = start_interpreter(order)
-        self.child, self._confinement = started.process, started.confinement
+        args = WorkerArgs("", "", "python", None, python, env, self.limits, self._state.name, (), sandbox_request)
+        started = start_interpreter(args)
+        self.child, self._sandbox = started.process, started.sandbox
         self._link: Any = _Link()
         self.timers = Deadlines()
-        self.loop = build_loop(order, self._link, started, self.timers)
+        self.loop = build_loop(args, self._link, started, self.timers)
         self.loop.start()
         self.epoch, self._route, self._eval = 1, 0, 0
         self._replies: dict[int, list[dict[str, Any]]] = {}
@@ -97,7 +97,7 @@ class CheckpointedSession:
         self.until(lambda: self._ready)
         me = Principal(identity=f"uid:{os.getuid()}")
         assign = AssignBody(
-            session="s1", name="work", asker=me, cwd=None, env=[], limits=self.limits, checkpoints=checkpoints
+            session="s1", name="work", owner=me, cwd=None, env=[], limits=self.limits, checkpoints=checkpoints
         )
         self._send(pack(FrameKind.ASSIGN, encode(assign), epoch=self.epoch))
         self.until(lambda: self.assigned is not None)
@@ -236,8 +236,8 @@ class CheckpointedSession:
         except ChildProcessError:  # its loop has seen it die
             pass
         self.loop.close()
-        if self._confinement is not None:
-            self._confinement.wrapper.close()
+        if self._sandbox is not None:
+            self._sandbox.wrapper.close()
         self.child.close()
         os.close(self._link.monitor_fd)
         self._state.cleanup()

@@ -86,7 +86,7 @@ def _without(why: str) -> None:
 
 @pytest.fixture
 def live(machine: Machine, report: SandboxReport) -> Iterator[Callable[..., SandboxedPython]]:
-    """Start confined pythons (`live(policy)`), and end them with the test."""
+    """Start sandboxed pythons (`live(policy)`), and end them with the test."""
     del report
     started: list[SandboxedPython] = []
 

@@ -41,8 +41,8 @@ class SandboxedPython:
             directory=directory,
             has_holder=True,
         )
-        self.confined = BubblewrapSandbox(self.plan)
-        self.child = InterpreterProcess(build_command("python", python, self.plan.env, self.confined))
+        self.wrapper = BubblewrapSandbox(self.plan)
+        self.child = InterpreterProcess(build_command("python", python, self.plan.env, self.wrapper))
         self.frames: list[dict[str, Any]] = []
         self.streams = {self.child.out: b"", self.child.err: b"", self.child.background: b""}
         self._number = 0
@@ -59,7 +59,7 @@ class SandboxedPython:
 
     def assign(self, directory: Path | str | None = None) -> None:
         if directory is not None and self.plan.late:
-            assert self.confined.attach(self.policy, str(directory)).error is None
+            assert self.wrapper.attach(self.policy, str(directory)).error is None
         answer = self.ask("assign", cwd=None if directory is None else str(directory), env={}, limits=LIMITS)
         assert answer["error"] is None
 
@@ -116,14 +116,14 @@ class SandboxedPython:
         self.child.kill()
         with suppress(ChildProcessError):  # the test has buried it
             os.waitpid(self.child.outer_pid, 0)
-        self.confined.close()
+        self.wrapper.close()
         self.child.close()
 
 
 def starts(plan: SandboxPlan, argv: list[str]) -> str | None:
     """Run a command in a sandbox to its end; None when it exits with 0, else how it ended and what it said."""
-    confined = BubblewrapSandbox(plan)
-    child = InterpreterProcess(InterpreterCommand(argv, plan.env, confined))
+    wrapper = BubblewrapSandbox(plan)
+    child = InterpreterProcess(InterpreterCommand(argv, plan.env, wrapper))
     result, open_fds = {child.out: b"", child.err: b""}, {child.out, child.err}
     try:
         while open_fds:
@@ -139,7 +139,7 @@ def starts(plan: SandboxPlan, argv: list[str]) -> str | None:
         return None if how == "the interpreter exited with code 0" else f"{how} {text}"
     finally:
         child.kill()
-        confined.close()
+        wrapper.close()
         child.close()
 
 

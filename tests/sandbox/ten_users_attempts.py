@@ -14,7 +14,7 @@ class Attempt(NamedTuple):
     whether the owner is asked for the same here, rather than by a test of its own."""
 
     fields: dict[str, Any]
-    word: str = NOT_FOUND
+    code: str = NOT_FOUND
     own: bool = True
 
 
@@ -61,7 +61,7 @@ OTHERS: dict[str, Attempt] = {
     "new-session": Attempt({"name": "SESSION", "if-exists": "reuse"}, ""),
     "ls-sessions": Attempt({}, ""),
     "ls-environments": Attempt({}, ""),
-    "put-snapshot": Attempt({"part": ""}, "snapshot-failed"),
+    "put-snapshot": Attempt({"data": ""}, "snapshot-failed"),
     "remove-environment": Attempt({"environment": "ENVIRONMENT"}, "environment-not-found"),
     "describe": Attempt({}, ""),
     "ping": Attempt({}, ""),

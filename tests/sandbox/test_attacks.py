@@ -34,7 +34,7 @@ Results = dict[tuple[str, str], dict[str, str]]
 
 @pytest.fixture(scope="module")
 def results(report: SandboxReport) -> Iterator[Results]:
-    """All attacks, by each kind of user, bare and confined; at once, each in a process of its own."""
+    """All attacks, by each kind of user, bare and sandboxed; at once, each in a process of its own."""
     del report
     started = {
         (who, how): subprocess.Popen(
@@ -45,7 +45,7 @@ def results(report: SandboxReport) -> Iterator[Results]:
             text=True,
         )
         for who in USERS
-        for how in ("bare", "confined", *(f"without-{layer}" for layer in ALONE))
+        for how in ("bare", "sandboxed", *(f"without-{layer}" for layer in ALONE))
         if (who, how) != ("user", "without-memory")
     }
     found: Results = {}
@@ -63,7 +63,7 @@ def results(report: SandboxReport) -> Iterator[Results]:
 
 @pytest.mark.parametrize(("who", "attack"), PAIRS)
 def test_it_is_held(results: Results, who: str, attack: Attack) -> None:
-    assert results[who, "confined"][attack.id].startswith("HELD")
+    assert results[who, "sandboxed"][attack.id].startswith("HELD")
 
 
 @pytest.mark.parametrize(("who", "attack"), [pair for pair in PAIRS if pair.values[1].control == "always"])

@@ -38,10 +38,10 @@ class AttackSites:
         self._stack = stack
         self._sites: dict[tuple[str, bool], AttackSite] = {}
 
-    def get(self, who: str, *, confined: bool) -> AttackSite:
-        if (who, confined) not in self._sites:
-            self._sites[who, confined] = self._stack.enter_context(site(who, confined=confined))
-        return self._sites[who, confined]
+    def get(self, who: str, *, sandboxed: bool) -> AttackSite:
+        if (who, sandboxed) not in self._sites:
+            self._sites[who, sandboxed] = self._stack.enter_context(site(who, sandboxed=sandboxed))
+        return self._sites[who, sandboxed]
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +53,28 @@ def sites(report: SandboxReport) -> Iterator[AttackSites]:
 
 @pytest.mark.parametrize(("who", "attack"), pairs("always", "root", "feature", held=True))
 def test_it_is_held_and_nobody_else_waits(sites: AttackSites, who: str, attack: Attack) -> None:
-    assert sites.get(who, confined=True).attempt(attack).startswith("HELD")
+    assert sites.get(who, sandboxed=True).attempt(attack).startswith("HELD")
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("always"))
 def test_it_gets_out_of_a_session_without_a_sandbox(sites: AttackSites, who: str, attack: Attack) -> None:
-    assert sites.get(who, confined=False).attempt(attack) == "OUT"
+    assert sites.get(who, sandboxed=False).attempt(attack) == "OUT"
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("root"))
 def test_it_gets_out_of_a_root_brokers_session_without_a_sandbox(sites: AttackSites, who: str, attack: Attack) -> None:
-    assert sites.get(who, confined=False).attempt(attack) == "OUT"
+    assert sites.get(who, sandboxed=False).attempt(attack) == "OUT"
 
 
 @pytest.mark.parametrize(("who", "attack"), pairs("feature"))
 def test_it_gets_out_without_where_the_kernel_has_it(sites: AttackSites, who: str, attack: Attack) -> None:
-    assert ABSENT.search(sites.get(who, confined=False).attempt(attack))
+    assert ABSENT.search(sites.get(who, sandboxed=False).attempt(attack))
 
 
 def test_a_session_inherits_no_descriptor_that_leads_anywhere(sites: AttackSites) -> None:
     """The two attacks with foreign descriptors would need more: sockets and pipes are all there is."""
     for who in USERS:
-        place = sites.get(who, confined=True)
+        place = sites.get(who, sandboxed=True)
         place.open_session("python")
         code = (
             "import os\n[os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in os.listdir('/proc/self/fd')[:-1]]"

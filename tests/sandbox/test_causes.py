@@ -1,4 +1,4 @@
-"""Causes of a confined interpreter's end: the real one is reported, not the apparent one."""
+"""Causes of a sandboxed interpreter's end: the real one is reported, not the apparent one."""
 
 from __future__ import annotations
 

@@ -124,12 +124,12 @@ def test_sessions_without_checkpoints_say_why(machine: Machine, open_session: Be
     assert session.assigned is not None
     assert session.assigned.checkpoints_off == "checkpoints are switched off (session.checkpoints)"
     assert session.checkpoint()["status"] == ["done", "error", "not-supported"]
-    unconfined = CheckpointedSession(machine, sandboxed=False)
+    unsandboxed = CheckpointedSession(machine, sandboxed=False)
     try:
-        assert unconfined.assigned is not None
-        assert unconfined.assigned.checkpoints_off == "a session without a sandbox cannot be copied"
+        assert unsandboxed.assigned is not None
+        assert unsandboxed.assigned.checkpoints_off == "a session without a sandbox cannot be copied"
     finally:
-        unconfined.close()
+        unsandboxed.close()
 
 
 # --- automatic ones ---

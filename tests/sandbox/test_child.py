@@ -1,4 +1,4 @@
-"""A confined interpreter is driven like any other: evals, interrupts, input, late output, figures, and its end."""
+"""A sandboxed interpreter is driven like any other: evals, interrupts, input, late output, figures, and its end."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_nothing_beside_the_directory_comes_along(live: Start, workspace: Path) 
 def test_a_slot_is_used_once(live: Start, workspace: Path) -> None:
     session = live(assigned=False)
     session.assign(workspace)
-    assert session.confined.attach(session.policy, str(workspace)).error is not None
+    assert session.wrapper.attach(session.policy, str(workspace)).error is not None
 
 
 def test_a_read_only_session_reads_its_directory(live: Start, workspace: Path) -> None:
@@ -224,7 +224,7 @@ def test_a_directory_that_was_swapped_for_a_symlink_is_refused(live: Start, work
     session = live(assigned=False)
     workspace.rename(tmp_path / "real")
     workspace.symlink_to(tmp_path / "real")
-    error = session.confined.attach(session.policy, str(workspace)).error
+    error = session.wrapper.attach(session.policy, str(workspace)).error
     assert error is not None
     assert "Too many levels of symbolic links" in error
 
@@ -245,12 +245,12 @@ def test_a_directory_of_an_environment_that_was_swapped_before_it_is_mounted_sto
         assert f"{home}/src" in plan.open_way
         (home / "src").rmdir()
         (home / "src").symlink_to(home / "secret")
-        confined = BubblewrapSandbox(plan)
-        child = InterpreterProcess(build_command("python", python, plan.env, confined))
+        wrapper = BubblewrapSandbox(plan)
+        child = InterpreterProcess(build_command("python", python, plan.env, wrapper))
         try:
             how = wait_until(child.poll_exit, "it has ended")
         finally:
-            confined.close()
+            wrapper.close()
             child.close()
     assert how == f"the interpreter exited with code 1 at its start: sandbox: {home}/src was replaced meanwhile"
 
@@ -298,7 +298,7 @@ def test_the_verdict_names_the_memory_limit(live: Start, grouped: None) -> None:
 def test_a_processor_share_is_set(live: Start, grouped: None) -> None:
     del grouped
     session = live(Policy(limits=SandboxLimits(cpu_percent=50)))
-    directory = session.confined.group.directories["cpu"]
+    directory = session.wrapper.group.directories["cpu"]
     settings = [
         path.read_text().split() for path in directory.glob("cpu.*") if path.name in ("cpu.max", "cpu.cfs_quota_us")
     ]
@@ -340,7 +340,7 @@ def test_ordinary_programs_run(live: Start) -> None:
     assert answer["outcome"] == "ok", answer["traceback"]
 
 
-def test_an_older_python_is_confined_as_well(live: Start) -> None:
+def test_an_older_python_is_sandboxed_as_well(live: Start) -> None:
     found = sorted(Path.home().glob(".pyenv/versions/3.8*/bin/python3.8"))
     session = live(python=str(found[0]) if found else sys.executable)
     assert session.value("6 * 7") == "42"
@@ -358,7 +358,7 @@ def test_a_refused_directory_is_left_to_the_assignment_where_directories_are_mou
 ) -> None:
     del report
     result = SandboxRequest(Policy(workspaces=["/srv"]), replace(machine, late_mounts=machine.admin), 0, "/usr/share")
-    confinement = prepare_sandbox(
+    sandbox = prepare_sandbox(
         "python",
         result,
         ResolvedInterpreter(sys.executable, {"PATH": "/usr/bin:/bin"}),
@@ -366,9 +366,9 @@ def test_a_refused_directory_is_left_to_the_assignment_where_directories_are_mou
         packages=None,
     )
     try:
-        directory, why, _ = confinement.enter(result.directory, needed=False, granted=lambda: EVERYTHING)
+        directory, why, _ = sandbox.enter(result.directory, needed=False, granted=lambda: EVERYTHING)
         assert (directory, "not in one of the broker's workspaces" in (why or "")) == (None, True)
         with pytest.raises(DirectoryRefused, match="workspaces"):
-            confinement.enter(result.directory, needed=True, granted=lambda: EVERYTHING)
+            sandbox.enter(result.directory, needed=True, granted=lambda: EVERYTHING)
     finally:
-        confinement.wrapper.close()
+        sandbox.wrapper.close()

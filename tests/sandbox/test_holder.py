@@ -87,12 +87,12 @@ def test_orphans_of_a_session_leave_no_zombie(live: Start) -> None:
 def test_an_interpreter_that_fails_at_its_start_ends_the_sandbox_and_is_told(machine: Machine) -> None:
     env = {"PATH": "/usr/bin:/bin", "PYTHONHOME": "/missing"}
     plan = prepare_plan(Policy(), machine, "python", sys.executable, env, slot=os.getpid(), has_holder=True)
-    confined = BubblewrapSandbox(plan)
-    child = InterpreterProcess(build_command("python", sys.executable, plan.env, confined))
+    wrapper = BubblewrapSandbox(plan)
+    child = InterpreterProcess(build_command("python", sys.executable, plan.env, wrapper))
     try:
         how = wait_until(child.poll_exit, "it has ended")
     finally:
-        confined.close()
+        wrapper.close()
         child.close()
     assert how.startswith("the interpreter exited with code 1 at its start: ")
     assert "encodings" in how

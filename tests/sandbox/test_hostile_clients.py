@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator[Att
         os.chown(path, uid_of(request.param), uid_of(request.param))
     broker = begin(request.param)
     try:
-        place = AttackSite(broker, directory, {}, confined=True)
+        place = AttackSite(broker, directory, {}, sandboxed=True)
         yield place
         place.close()
     finally:

@@ -110,7 +110,7 @@ def test_a_bubblewrap_that_others_may_change_is_not_used(script: Script) -> None
 
 
 def test_a_bubblewrap_that_does_nothing_is_found_out(report: SandboxReport, machine: Machine, script: Script) -> None:
-    """Such a bubblewrap drops its options and runs the command: everything works, nothing is confined."""
+    """Such a bubblewrap drops its options and runs the command: everything works, nothing is sandboxed."""
     del report
     fake = script('while [ "$1" != -- ]; do shift; done; shift; exec "$@"')
     found = probed(replace(machine, bwrap=fake))

@@ -209,7 +209,7 @@ def test_a_directory_of_a_group_is_open_to_its_members_alone(connect: Connect, g
 
 
 @pytest.mark.parametrize("way", ["new-session", "env activate", "eval"])
-def test_an_environment_is_opened_with_the_askers_rights(connect: Connect, ground: Path, way: str) -> None:
+def test_an_environment_is_opened_with_the_owners_rights(connect: Connect, ground: Path, way: str) -> None:
     def activate(wire: Wire, name: str, path: str) -> CollectedReplies:
         if way == "new-session":
             return wire.ask("new-session", name=name, runtime=path)
@@ -229,7 +229,7 @@ def test_an_environment_is_opened_with_the_askers_rights(connect: Connect, groun
         assert wire.run("import sys; sys.prefix", session=name).value == repr(f"{ground}/{path}")
 
 
-def test_a_file_is_loaded_with_the_askers_rights(connect: Connect, ground: Path) -> None:
+def test_a_file_is_loaded_with_the_owners_rights(connect: Connect, ground: Path) -> None:
     ada, bob = connect(ADA), connect(BOB)
     for wire, name in ((ada, "adas"), (bob, "bobs")):
         opened(wire, name)

@@ -27,7 +27,7 @@ MOST_GROWTH = 64 << 20  # of the broker and of a session's worker, in bytes, whi
 def sites(report: SandboxReport) -> Iterator[dict[str, AttackSite]]:
     assert report.ok
     with ExitStack() as stack:
-        yield {who: stack.enter_context(site(who, confined=True)) for who in USERS}
+        yield {who: stack.enter_context(site(who, sandboxed=True)) for who in USERS}
 
 
 def ending(answer: CollectedReplies) -> str:

@@ -43,7 +43,7 @@ def test_no_operation_gets_at_anothers_session(scene: TenUsersScene, via: str) -
     def attacks(attacker: int) -> list[tuple[SessionOwner, dict[str, Any], str]]:
         own = scene.owners[attacker].identity
         return [
-            (owner, request(op, attempt, owner, reference, scene, own), attempt.word)
+            (owner, request(op, attempt, owner, reference, scene, own), attempt.code)
             for owner in scene.owners
             if owner.number != attacker
             for reference in (references(owner) if via == "zmq" or SOAK else references(owner)[:1])
@@ -53,8 +53,8 @@ def test_no_operation_gets_at_anothers_session(scene: TenUsersScene, via: str) -
     result = scene.all_do(lambda n: ["wire", via, [each for _, each, _ in attacks(n)]])
     wrong = []
     for attacker in range(USERS):
-        for (owner, sent, word), messages in zip(attacks(attacker), result[attacker], strict=True):
-            if word not in status(messages):
+        for (owner, sent, code), messages in zip(attacks(attacker), result[attacker], strict=True):
+            if code not in status(messages):
                 wrong.append((attacker, sent, messages))
             scene.unheard(json.dumps(messages), owner, json.dumps(sent))
     assert not wrong, (len(wrong), wrong[:3])
@@ -70,8 +70,8 @@ def test_what_is_about_the_broker_tells_nothing_of_anothers(scene: TenUsersScene
     result = scene.all_do(lambda n: ["wire", via, asks(n)])
     for number in range(USERS):
         for sent, messages in zip(asks(number), result[number], strict=True):
-            if word := OTHERS[sent["op"]].word:
-                assert word in status(messages), (sent, messages)
+            if code := OTHERS[sent["op"]].code:
+                assert code in status(messages), (sent, messages)
             for owner in scene.owners:
                 if owner.number != number:
                     scene.unheard(json.dumps(messages), owner, json.dumps(sent))

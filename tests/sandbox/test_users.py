@@ -1,4 +1,4 @@
-"""An ordinary user's sessions are confined like those of a root broker."""
+"""An ordinary user's sessions are sandboxed like those of a root broker."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_without_a_broker_it_says_so(tmp_path: object) -> None:
         timeout=30,
         check=False,
     )
-    assert (done.returncode, json.loads(done.stdout)["word"]) == (3, "no-broker")
+    assert (done.returncode, json.loads(done.stdout)["code"]) == (3, "no-broker")
 
 
 def test_an_interval_that_is_too_short_is_a_usage_error(busy: BrokerProcess) -> None:

@@ -141,7 +141,7 @@ def test_what_was_missed_is_asked_for_again(model: TopModel, emit: EmitEvent) ->
 
 def test_a_refusal_is_told(model: TopModel) -> None:
     model.apply_event(
-        {"type": "admission/refused", "agent": "ada", "err": "Too many\nevals", "word": "rate-limited"}, 0
+        {"type": "admission/refused", "agent": "ada", "err": "Too many\nevals", "code": "rate-limited"}, 0
     )
     assert model.warning == "ada was refused: Too many evals"
 

@@ -61,7 +61,7 @@ def test_what_is_not_said_is_zero() -> None:
         AssignBody(
             session="id",
             name=None,
-            asker=Principal(identity="uid:7", groups=(7, 8)),
+            owner=Principal(identity="uid:7", groups=(7, 8)),
             cwd="/é",
             env=["A=1"],
             limits=Limits(max_sessions=3),

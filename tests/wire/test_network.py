@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from replwire.network import (
     NetworkRules,
+    check_address,
+    check_host,
     check_lists,
+    find_uncovered,
     is_public,
-    judge,
-    judge_address,
     normalize_host,
     parse_patterns,
-    uncovered,
 )
 
 LISTED = NetworkRules(
@@ -47,20 +47,20 @@ LISTED = NetworkRules(
     ],
 )
 def test_an_entry_means_its_name_and_ports_alone(name: str, port: int, allowed: bool) -> None:
-    verdict = judge(LISTED, name, port)
+    verdict = check_host(LISTED, name, port)
     assert verdict.allowed is allowed
     assert bool(verdict.reason) is not allowed
 
 
 def test_a_star_means_every_name_and_no_address() -> None:
     everything = NetworkRules(allowed_hosts=["*"])
-    assert judge(everything, "example.com", 443).allowed
-    assert not judge(everything, "93.184.216.34", 443).allowed
+    assert check_host(everything, "example.com", 443).allowed
+    assert not check_host(everything, "93.184.216.34", 443).allowed
 
 
 def test_a_name_that_is_denied_on_one_port_is_still_looked_up() -> None:
-    assert judge(LISTED, "github.com", None).allowed
-    assert not judge(LISTED, "evil.corp.test", None).allowed
+    assert check_host(LISTED, "github.com", None).allowed
+    assert not check_host(LISTED, "evil.corp.test", None).allowed
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_fixed_address_is_an_error(entry: str) -> None:
     ],
 )
 def test_a_shorter_list_is_covered_and_a_longer_one_is_not(wanted: list[str], first: str | None) -> None:
-    assert uncovered(LISTED.allowed_hosts, wanted) == first
+    assert find_uncovered(LISTED.allowed_hosts, wanted) == first
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_a_shorter_list_is_covered_and_a_longer_one_is_not(wanted: list[str], fi
 def test_no_private_address_is_public_in_any_form(address: str) -> None:
     found = ipaddress.ip_address(address)
     assert not is_public(found)
-    assert not judge_address(NetworkRules(), "x.test", found).allowed
+    assert not check_address(NetworkRules(), "x.test", found).allowed
 
 
 def test_a_network_that_is_named_may_be_led_to_in_every_form() -> None:
     rules = NetworkRules(private_networks=["10.0.0.0/8"])
     for address in ("10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::a01:203", "8.8.8.8", "2606:4700::1111"):
-        assert judge_address(rules, "x.test", ipaddress.ip_address(address)).allowed
-    refused = judge_address(rules, "mirror.corp", ipaddress.ip_address("192.168.1.1"))
+        assert check_address(rules, "x.test", ipaddress.ip_address(address)).allowed
+    refused = check_address(rules, "mirror.corp", ipaddress.ip_address("192.168.1.1"))
     assert refused.reason == (
         "mirror.corp leads to 192.168.1.1, which is no public address: name its network in sandbox.private-networks"
     )
@@ -150,4 +150,4 @@ def test_any_entry_is_parsed_or_refused(text: str) -> None:
     except ValueError:
         return
     assert all(pattern.covers(pattern) for pattern in patterns)
-    assert uncovered([text], [text]) is None
+    assert find_uncovered([text], [text]) is None

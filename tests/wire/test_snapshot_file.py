@@ -27,7 +27,7 @@ HEADER = SnapshotHeader(
     session="work",
     count=2,
     bytes=5,
-    left_behind=[SkippedName("lock", "a lock belongs to its process")],
+    skipped=[SkippedName("lock", "a lock belongs to its process")],
 )
 
 
@@ -50,9 +50,9 @@ def test_a_header_is_read_as_it_was_written() -> None:
 
 def test_a_header_that_is_too_long_says_how_many_names_it_lacks() -> None:
     left = [SkippedName(f"name{n}", "x" * 200) for n in range(1000)]
-    data = encode_header(SnapshotHeader(**{**vars_of(HEADER), "left_behind": left}))
+    data = encode_header(SnapshotHeader(**{**vars_of(HEADER), "skipped": left}))
     assert len(data) <= MAX_HEADER_BYTES
-    assert decode_header(data)[0].left_behind == [SkippedName("…", "1000 names")]
+    assert decode_header(data)[0].skipped == [SkippedName("…", "1000 names")]
 
 
 def vars_of(header: SnapshotHeader) -> dict[str, object]:

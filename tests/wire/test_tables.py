@@ -65,14 +65,14 @@ def test_every_fault_has_a_word_a_meaning_and_an_exit_code_that_is_no_success(fa
 
 def test_no_word_is_a_fault_and_a_status() -> None:
     assert not FAULTS.keys() & STATUSES.keys()
-    assert all(word == fault.code for word, fault in FAULTS.items())
-    assert all(word == status.code and status.meaning for word, status in STATUSES.items())
+    assert all(code == fault.code for code, fault in FAULTS.items())
+    assert all(code == status.code and status.meaning for code, status in STATUSES.items())
 
 
 def test_who_must_retry_is_not_told_to_repair_the_request() -> None:
     hopeless = {"malformed-request", "invalid-request", "missing-code", "unknown-op", "session-not-found"}
-    assert not any(FAULTS[word].retry for word in hopeless)
-    limits = [fault for word, fault in FAULTS.items() if word.endswith("-limit-reached") or word == "rate-limited"]
+    assert not any(FAULTS[code].retry for code in hopeless)
+    limits = [fault for code, fault in FAULTS.items() if code.endswith("-limit-reached") or code == "rate-limited"]
     assert len(limits) == 7
     kept = [FAULTS["environment-limit-reached"], FAULTS["checkpoint-limit-reached"]]  # nothing frees these by itself
     assert all(fault.retry is (fault not in kept) and fault.exit is ExitCode.REFUSED for fault in limits)

@@ -60,7 +60,7 @@ class Broker:
 
     def assign(self) -> None:
         me = Principal(identity=f"uid:{os.getuid()}")
-        body = AssignBody(session="s1", name="work", asker=me, cwd=None, env=[], limits=Limits())
+        body = AssignBody(session="s1", name="work", owner=me, cwd=None, env=[], limits=Limits())
         self.until(FrameKind.READY)
         self.send(FrameKind.ASSIGN, encode(body))
         assert self.until(FrameKind.ASSIGNED)[1]["error"] is None

@@ -129,10 +129,10 @@ def test_a_snapshot_carries_names_options_and_directory(start_bash: Callable[...
         f"alias hey='echo \"hey\"'; shopt -s nullglob; set -u -o pipefail; cd {tmp_path}; umask 027; trap 'echo usr' USR1"
     )
     dumped = one.ask("dump", max=1_000_000)
-    assert (dumped["error"], dumped["left-behind"]) == (None, [])
+    assert (dumped["error"], dumped["skipped"]) == (None, [])
     assert dumped["bytes"] == len(dumped["data"].encode())
     restored = two.ask("restore", data=dumped["data"])
-    assert (restored["error"], restored["left-behind"], restored["count"]) == (None, [], 11)
+    assert (restored["error"], restored["skipped"], restored["count"]) == (None, [], 11)
     code = (
         'printf "%q " "$s" "${arr[5]}" "${#arr[@]}" "${m[k ]]}" "$e" "$fixed" "$x"; f "{"; hey; shopt nullglob; echo $-; pwd; umask;'
         "kill -USR1 $$; bash -c g; n+=1; echo $n ${ref:0:1}; set -o | grep pipefail; fixed=2"
@@ -149,7 +149,7 @@ def test_a_snapshot_evaluates_nothing(start_bash: Callable[..., Any], tmp_path: 
         f"x='a[$(touch {tmp_path}/made)]'; declare -i x; y='$(touch {tmp_path}/made)'; declare -n z='x[$(touch {tmp_path}/made)]'"
     )
     dumped = one.ask("dump", max=1_000_000)
-    assert {left["name"] for left in dumped["left-behind"]} == {"x", "z"}
+    assert {left["name"] for left in dumped["skipped"]} == {"x", "z"}
     two.ask("restore", data=dumped["data"])
     assert two.out('echo "$y"') == f"$(touch {tmp_path}/made)\n"
     assert not (tmp_path / "made").exists()
@@ -161,10 +161,10 @@ def test_what_cannot_come_along_is_told(start_bash: Callable[..., Any], tmp_path
     two.assign()
     one.value(f"sleep 100 & exec 7>{tmp_path}/file; both=1; pid=$!")
     dumped = one.ask("dump", max=1_000_000)
-    assert [left["name"].split()[0] for left in dumped["left-behind"]] == ["job", "descriptor"]
+    assert [left["name"].split()[0] for left in dumped["skipped"]] == ["job", "descriptor"]
     two.value("readonly both=2")
     restored = two.ask("restore", data=dumped["data"])
-    assert [left["name"] for left in restored["left-behind"]] == ["both"]
+    assert [left["name"] for left in restored["skipped"]] == ["both"]
     one.value("kill $pid")
 
 

@@ -64,7 +64,7 @@ def test_who_is_no_user_of_this_machine_gets_nothing_of_a_root_broker(identity: 
 
 
 @pytest.mark.needs_root("of a root broker")
-def test_rights_are_the_askers_and_roots_are_roots() -> None:
+def test_rights_are_the_owners_and_roots_are_roots() -> None:
     grants = GrantResolver((Identity(name="ada", user="nobody"), Identity(name="ops", user="root")))
     assert grants.resolve(Principal(identity="uid:0")).rights is None
     assert grants.resolve(Principal(identity="ops")).rights is None

@@ -149,7 +149,7 @@ def restore(harness: Any, fd: int, **span: int) -> dict[str, Any]:
 
 
 def why(answer: dict[str, Any]) -> dict[str, str]:
-    return {row["name"]: row["why"] for row in answer["left-behind"]}
+    return {row["name"]: row["why"] for row in answer["skipped"]}
 
 
 def test_a_session_goes_over_whole_in_every_python(
@@ -158,10 +158,10 @@ def test_a_session_goes_over_whole_in_every_python(
     source, clone = start_harness(any_python), start_harness(any_python)
     assert source.eval(SESSION)["outcome"] == "ok"
     dumped = dump(source, file)
-    assert (dumped["error"], dumped["left-behind"]) == (None, [])
+    assert (dumped["error"], dumped["skipped"]) == (None, [])
     assert dumped["bytes"] == os.fstat(file).st_size
     restored = restore(clone, file)
-    assert (restored["error"], restored["left-behind"]) == (None, [])
+    assert (restored["error"], restored["skipped"]) == (None, [])
     assert restored["count"] == dumped["count"] > 50
     assert [(code, clone.value(code, history=False)) for code, _ in CHECKS] == CHECKS
     assert clone.eval("Shape()")["ex"]["type"] == "TypeError"
@@ -198,14 +198,14 @@ def test_what_belongs_to_its_process_stays_with_a_reason(start_harness: Callable
     assert reasons["inside"] == "list: a locked lock"
     assert reasons["bad"] == "Bad: ValueError: not me"
     assert reasons["deep"].startswith("list: RecursionError")
-    assert restore(clone, file)["left-behind"] == []
+    assert restore(clone, file)["skipped"] == []
     assert clone.value("kept, after, isinstance(after[1](), Bad)") == "(1, [1, <class '__main__.Bad'>], True)"
     assert source.value("next(gen), deep is not None") == "('a', True)"
 
 
 def test_many_left_behind_are_counted(harness: Any, file: int) -> None:
     harness.eval("globals().update(('g%03d' % i, (j for j in ())) for i in range(150))")
-    rows = dump(harness, file)["left-behind"]
+    rows = dump(harness, file)["skipped"]
     assert len(rows) == 101
     assert rows[-1] == {"name": "…", "why": "and 50 more"}
 

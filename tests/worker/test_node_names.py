@@ -196,9 +196,9 @@ def test_names_move_to_another_session(start_node: Callable[..., Any]) -> None:
     first, second = start_node(), start_node()
     first.eval(MOVED)
     dumped = first.ask(op="dump", max=1_000_000)
-    assert (dumped["t"], dumped["left-behind"], dumped["count"]) == ("dumped", [], 16)
+    assert (dumped["t"], dumped["skipped"], dumped["count"]) == ("dumped", [], 16)
     restored = second.ask(op="restore", data=dumped["data"])
-    assert (restored["t"], restored["count"], restored["left-behind"]) == ("dumped", 16, [])
+    assert (restored["t"], restored["count"], restored["skipped"]) == ("dumped", 16, [])
     assert (
         second.value("[n, text, old[1].a, loose.get(1).has(2), date.getTime(), re.flags, big, bytes].join()")
         == "'1,é,2,true,5,g,5,b'"
@@ -217,7 +217,7 @@ def test_what_cannot_move_stays_behind_with_the_reason(node: Any) -> None:
     node.eval(STAYED)
     node.stdout.clear()
     dumped = node.ask(op="dump", max=1_000_000)
-    left = {entry["name"]: entry["why"] for entry in dumped["left-behind"]}
+    left = {entry["name"]: entry["why"] for entry in dumped["skipped"]}
     assert left == {
         "bound": "a function that is not JavaScript",
         "closed": "a function that uses variables of the code around it",
@@ -254,5 +254,5 @@ def test_a_restore_takes_the_place_of_what_is_there(start_node: Callable[..., An
     second.eval("let a = 0; const b = 0; var c = 0; let d = 0")
     restored = second.ask(op="restore", data=first.ask(op="dump", max=100_000)["data"])
     assert second.value("[a, b, c, d]") == "[ 1, 2, 0, 4 ]"
-    assert restored["left-behind"] == [{"name": "c", "why": "the session has declared it with var or function"}]
+    assert restored["skipped"] == [{"name": "c", "why": "the session has declared it with var or function"}]
     assert restored["count"] == 3

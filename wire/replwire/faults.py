@@ -258,8 +258,8 @@ STATUSES: dict[str, StatusWord] = {
 
 def find_fault(status: list[str]) -> Fault | None:
     """Return the fault named in a status array, or None. `error` alone means that the code raised."""
-    for word in status:
-        if (fault := FAULTS.get(word)) is not None:
+    for code in status:
+        if (fault := FAULTS.get(code)) is not None:
             return fault
     return None
 
@@ -289,8 +289,8 @@ class RequestError(Exception):
     `code` is an error code of the table, `fields` are further fields of the reply.
     """
 
-    def __init__(self, word: str, err: str, **more: Any) -> None:
+    def __init__(self, code: str, err: str, **more: Any) -> None:
         super().__init__(err)
-        self.code = FAULTS[word].code
+        self.code = FAULTS[code].code
         self.message = clip(err)
         self.fields = more

@@ -278,7 +278,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     ] = 60_000
     hook_time_ms: Annotated[
         int,
-        documented("time for hooks to judge an eval, from its request; then it is blocked", "ms", 1, MINUTE_MS),
+        documented("time for hooks to decide on an eval, from its request; then it is blocked", "ms", 1, MINUTE_MS),
     ] = 2_000
     approval_time_ms: Annotated[
         int,

@@ -144,7 +144,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     name: str | None
-    asker: Principal  # with whose rights directories and files are opened
+    owner: Principal  # with whose rights directories and files are opened
     cwd: str | None
     env: list[str]
     limits: Limits
@@ -163,7 +163,7 @@ class AssignedBody(msgspec.Struct, frozen=True):
 
     error: str | None = None
     executable: str | None = None
-    left_behind: list[SkippedName] = []
+    skipped: list[SkippedName] = []
     notice: str | None = None  # why there is no working directory although one was requested
     checkpoints_off: str = "this worker takes none"
     restored: int = 0  # variables of a snapshot
@@ -175,7 +175,7 @@ class SnapshotBody(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     count: int
     bytes: int
-    left_behind: list[SkippedName]
+    skipped: list[SkippedName]
 
 
 class HeartbeatBody(msgspec.Struct, frozen=True):

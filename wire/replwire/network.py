@@ -240,7 +240,7 @@ def check_lists(allowed: list[str], denied: list[str], private: list[str], addre
             raise ValueError(f"allowed-hosts: *.{pattern.name}: a wildcard may name ports below {FIRST_FREE_PORT} only")
 
 
-def uncovered(allowed: list[str], wanted: list[str]) -> str | None:
+def find_uncovered(allowed: list[str], wanted: list[str]) -> str | None:
     """Return the first wanted entry that the allowed ones do not cover, or None."""
     has = _patterns(tuple(allowed))
     for entry in wanted:
@@ -258,7 +258,7 @@ def denied_entry(denied: list[str], wanted: list[str]) -> str | None:
     return None
 
 
-def judge(rules: NetworkRules, name: str, port: int | None) -> Verdict:
+def check_host(rules: NetworkRules, name: str, port: int | None) -> Verdict:
     """Decide whether a session may reach a host; with `port` None, whether it may on any port."""
     where = name if port is None else f"{name}:{port}"
     for pattern in _denied(tuple(rules.denied_hosts)):
@@ -275,7 +275,7 @@ def judge(rules: NetworkRules, name: str, port: int | None) -> Verdict:
     return Verdict(True)
 
 
-def judge_address(rules: NetworkRules, name: str, address: Address) -> Verdict:
+def check_address(rules: NetworkRules, name: str, address: Address) -> Verdict:
     """Decide whether an allowed host may lead to this address."""
     real = _embedded(address)
     networks = _networks(tuple(rules.private_networks))

@@ -16,7 +16,7 @@ from msgspec import Meta, field
 
 from replwire.documented import documented
 from replwire.limits import KIB, MIB
-from replwire.network import MAX_HOSTS, NetworkRules, check_lists, uncovered
+from replwire.network import MAX_HOSTS, NetworkRules, check_lists, find_uncovered
 from replwire.protected import PROTECTED as PROTECTED
 
 Profile = Literal["read-only", "workspace-write", "off"]
@@ -59,7 +59,7 @@ _Paths = Annotated[list[Annotated[str, Meta(min_length=1, max_length=4095)]], Me
 
 
 class Policy(_Strict, frozen=True, kw_only=True):
-    """Confinement of a session. Paths are absolute and normalised; `protected_paths` may be relative to the workspace.
+    """Sandbox of a session. Paths are absolute and normalised; `protected_paths` may be relative to the workspace.
 
     Raises:
         ValueError: a path is not normalised, or relative where it may not be, or a host is none
@@ -206,7 +206,7 @@ def apply_overrides(base: Policy, overrides: SandboxOverrides) -> Policy:
     """
     asked = overrides.allowed_hosts
     if asked is not None and base.network != "host":
-        kept = [entry for entry in asked if uncovered(base.allowed_hosts, [entry]) is None]
+        kept = [entry for entry in asked if find_uncovered(base.allowed_hosts, [entry]) is None]
         overrides = msgspec.structs.replace(overrides, allowed_hosts=kept)
     return tighten(base, overrides)
 
@@ -243,7 +243,7 @@ def _narrowed_hosts(base: Policy, asked: list[str] | None) -> list[str]:
     if asked is None:
         return base.allowed_hosts
     check_lists(asked, [], [], [])
-    if base.network != "host" and (entry := uncovered(base.allowed_hosts, asked)) is not None:
+    if base.network != "host" and (entry := find_uncovered(base.allowed_hosts, asked)) is not None:
         raise PolicyExceeded("allowed_hosts", entry, base.allowed_hosts)
     return asked
 

@@ -256,7 +256,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
         documented("whose quota is exhausted: an identity or `agent LABEL of IDENTITY`; absent: the total is"),
     ] = None
     correlation_id: Annotated[str | None, documented("identifies an internal error in the broker's log")] = None
-    offset: Annotated[int | None, documented("offset for the next `read` or `get-file`, or of `part`")] = None
+    offset: Annotated[int | None, documented("offset for the next `read` or `get-file`, or of `data`")] = None
     interrupted: Annotated[list[str] | None, documented("sessions in which something was interrupted")] = None
     interrupted_id: Annotated[int | None, documented("eval-id of the interrupted running eval")] = None
     delivered: Annotated[list[str] | None, documented("sessions whose running eval got the input")] = None
@@ -280,10 +280,9 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     new_session: Annotated[str | None, documented("id of the clone")] = None
     bytes: Annotated[int | None, documented("size of the copied data, or of a file")] = None
     snapshot: Annotated[str | None, documented("id of a snapshot")] = None
-    part: Annotated[Binary | None, documented("a part of it, in base64")] = None
-    data: Annotated[Binary | None, documented("a part of a file, in base64")] = None
+    data: Annotated[Binary | None, documented("a part of a file or snapshot, in base64")] = None
     sha256: Annotated[str | None, documented("SHA-256 of the whole file, in hexadecimal")] = None
-    left_behind: Annotated[list[SkippedName] | None, documented("variables not copied, at most 100")] = None
+    skipped: Annotated[list[SkippedName] | None, documented("variables not copied, at most 100")] = None
     checkpoint: Annotated[int | None, documented("number of a checkpoint")] = None
     checkpoint_name: Annotated[str | None, documented("name of that checkpoint")] = None
     checkpoints: list[CheckpointEntry] | None = None

@@ -35,7 +35,7 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     session: Annotated[str, Meta(max_length=256)] | None = None
     count: Annotated[int, Meta(ge=0)]
     bytes: Annotated[int, Meta(ge=0)]
-    left_behind: Annotated[list[SkippedName], Meta(max_length=1000)] = []
+    skipped: Annotated[list[SkippedName], Meta(max_length=1000)] = []
 
 
 class SnapshotRefused(ValueError):
@@ -46,11 +46,11 @@ _decode = msgspec.json.Decoder(SnapshotHeader).decode
 
 
 def encode_header(header: SnapshotHeader) -> bytes:
-    """Encode a header, without names that were left behind if it is too long with them."""
+    """Encode a header, without skipped names if it is too long with them."""
     lines = _lines(header)
     if len(lines) > MAX_HEADER_BYTES:
-        left = [SkippedName("…", f"{len(header.left_behind)} names")]
-        lines = _lines(msgspec.structs.replace(header, left_behind=left))
+        left = [SkippedName("…", f"{len(header.skipped)} names")]
+        lines = _lines(msgspec.structs.replace(header, skipped=left))
     return lines
 
 

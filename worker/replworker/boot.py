@@ -87,10 +87,10 @@ class WorkerArgs:
     limits: Limits
     directory: str  # the broker's state directory, with environments and snapshots below
     load_paths: tuple[str, ...]
-    confine: SandboxRequest | None = None
+    sandbox_request: SandboxRequest | None = None
     extension_runtime: ExternalRuntime | None = None  # for an extension's runtime
     identities: tuple[Identity, ...] = ()
-    asker: Principal | None = None  # the session's owner, if it matters before the assignment
+    owner: Principal | None = None  # the session's owner, if it matters before the assignment
     egress: str = ""  # socket of the egress proxy
     secrets: tuple[SecretEntry, ...] = ()  # without their values
     installer: InstallerSettings = NO_INSTALLER
@@ -99,56 +99,56 @@ class WorkerArgs:
     orphan_ttl_ms: int = 0  # time without a broker after which a session ends
 
 
-def main(order: WorkerArgs) -> None:
+def main(args: WorkerArgs) -> None:
     """Run a worker until the broker disconnects. All processes of the session die with it."""
     gc.set_threshold(20_000, 20, 100)
     os.setsid()  # Ctrl-C at the broker's terminal is for the broker only
     raise_oom_score(_OOM_SCORE)
-    if order.open_files is not None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (order.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if args.open_files is not None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (args.open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.stdin.close()
     # Orphans of user code are reparented to this process, and after its death to the broker, which reaps them.
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        _run(order)
+        _run(args)
     finally:
         kill_descendants()
         os._exit(0)  # skip interpreter shutdown: a user's child process could block it
 
 
-def find_interpreter(order: WorkerArgs, grant: Grant = EVERYTHING) -> ResolvedInterpreter:
+def find_interpreter(args: WorkerArgs, grant: Grant = EVERYTHING) -> ResolvedInterpreter:
     """Resolve the interpreter and its environment.
 
     Raises:
         EnvironmentUnavailable: the environment cannot be used
     """
-    if order.runtime != "python":
-        return ResolvedInterpreter(order.interpreter, order.env)
+    if args.runtime != "python":
+        return ResolvedInterpreter(args.interpreter, args.env)
     return resolve_interpreter(
-        order.environment, order.interpreter, _environments_dir(order.directory), order.env, grant.rights
+        args.environment, args.interpreter, _environments_dir(args.directory), args.env, grant.rights
     )
 
 
-def _run(order: WorkerArgs) -> None:
+def _run(args: WorkerArgs) -> None:
     try:
-        started = start_interpreter(order)
+        started = start_interpreter(args)
     except START_ERRORS as error:
-        _report_failure(BrokerLink(order.endpoint, order.token), str(error))
+        _report_failure(BrokerLink(args.endpoint, args.token), str(error))
         return
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told: else it would be "exited with code 0"
-        _report_failure(BrokerLink(order.endpoint, order.token), _describe_defect(error))
+        _report_failure(BrokerLink(args.endpoint, args.token), _describe_defect(error))
         return
-    link, child = BrokerLink(order.endpoint, order.token), started.process
+    link, process = BrokerLink(args.endpoint, args.token), started.process
     try:
-        first = build_loop(order, link, started, Deadlines())
-        ProcessLoop(first, lambda source, body: build_branch(order, source, body)).run()
+        first = build_loop(args, link, started, Deadlines())
+        ProcessLoop(first, lambda source, body: build_branch(args, source, body)).run()
     except Exception as error:  # noqa: BLE001 - the same
-        child.kill()
+        process.kill()
         _report_failure(link, _describe_defect(error))
     finally:
-        child.kill()
+        process.kill()
 
 
 def _report_failure(link: BrokerLink, cause: str) -> None:
@@ -165,103 +165,103 @@ class StartedInterpreter(NamedTuple):
     """An interpreter with its sandbox, and where it sees installed packages."""
 
     process: InterpreterProcess
-    confinement: SessionSandbox | None
+    sandbox: SessionSandbox | None
     packages: PackageSettings
 
 
-def start_interpreter(order: WorkerArgs) -> StartedInterpreter:
+def start_interpreter(args: WorkerArgs) -> StartedInterpreter:
     """Start the interpreter, sandboxed if requested. Raises one of START_ERRORS."""
-    grant = _grant(order)
-    found = find_interpreter(order, grant)
-    external = order.extension_runtime
+    grant = _grant(args)
+    found = find_interpreter(args, grant)
+    external = args.extension_runtime
     also = () if external is None else external.reads
-    request, records = order.confine, _placeholders_dir(order.directory)
-    packages = _package_settings(order, found)
-    confinement = None
+    request, records = args.sandbox_request, _placeholders_dir(args.directory)
+    packages = _package_settings(args, found)
+    sandbox = None
     if request is not None:
         by_list = request.policy.network == "list"
-        secrets = prepare_secrets(order.secrets, order.egress) if by_list and order.secrets else None
-        confinement = prepare_sandbox(
-            order.runtime, request, found, also, grant, records=records, packages=packages.mount, secrets=secrets
+        secrets = prepare_secrets(args.secrets, args.egress) if by_list and args.secrets else None
+        sandbox = prepare_sandbox(
+            args.runtime, request, found, also, grant, records=records, packages=packages.mount, secrets=secrets
         )
-    env = found.env if confinement is None else confinement.env
-    wrapping = None if confinement is None else confinement.wrapper
+    env = found.env if sandbox is None else sandbox.env
+    wrapper = None if sandbox is None else sandbox.wrapper
     if external is not None:
-        command = InterpreterCommand([found.executable, *external.arguments], env, wrapping)
+        command = InterpreterCommand([found.executable, *external.arguments], env, wrapper)
     else:
-        command = build_command(order.runtime, found.executable, env, wrapping)
-    return StartedInterpreter(InterpreterProcess(command), confinement, packages)
+        command = build_command(args.runtime, found.executable, env, wrapper)
+    return StartedInterpreter(InterpreterProcess(command), sandbox, packages)
 
 
-def _package_settings(order: WorkerArgs, found: ResolvedInterpreter) -> PackageSettings:
-    paths, request = PackagePaths(order.directory), order.confine
+def _package_settings(args: WorkerArgs, found: ResolvedInterpreter) -> PackageSettings:
+    paths, request = PackagePaths(args.directory), args.sandbox_request
     try:
         mount = paths.create_mount()
     except OSError:  # a full disk, perhaps: a session can do without packages
         mount = None
     return PackageSettings(
         paths=paths,
-        installer=order.installer,
+        installer=args.installer,
         place=(
             InstallerPlace(None, 0)
             if request is None
-            else InstallerPlace(request.machine, request.slot, order.egress, request.policy.upstream_proxy)
+            else InstallerPlace(request.machine, request.slot, args.egress, request.policy.upstream_proxy)
         ),
         mount=mount,
         seen_as=(mount or "") if request is None else PACKAGES,
-        journal=order.journal,
+        journal=args.journal,
         executable=found.executable,
         named=found.named,
     )
 
 
-def _grant(order: WorkerArgs) -> Grant:
+def _grant(args: WorkerArgs) -> Grant:
     """Resolve the rights of the session's owner. A warm interpreter has no owner yet.
 
     Raises:
         DirectoryRefused: the owner is not a user of this machine
     """
-    if order.asker is None:
+    if args.owner is None:
         return EVERYTHING
-    grants = GrantResolver(order.identities)
-    if order.confine is None:
-        grants.check_unconfined(order.asker)
+    grants = GrantResolver(args.identities)
+    if args.sandbox_request is None:
+        grants.check_unsandboxed(args.owner)
     try:
-        return grants.resolve(order.asker)
+        return grants.resolve(args.owner)
     except DirectoryRefused:
-        if order.environment is None or not order.environment.startswith("@"):
+        if args.environment is None or not args.environment.startswith("@"):
             raise
-        return Grant(order.asker.identity, NO_RIGHTS)  # the environment is the broker's, and nothing else is needed
+        return Grant(args.owner.identity, NO_RIGHTS)  # the environment is the broker's, and nothing else is needed
 
 
 def build_loop(
-    order: WorkerArgs,
+    args: WorkerArgs,
     link: BrokerLink,
     started: StartedInterpreter,
     timers: Deadlines,
 ) -> WorkerLoop:
     """Build the session and event loop around a link and an interpreter."""
-    child, confinement, packages = started
-    by_list = confinement is not None and confinement.policy.network == "list"
+    process, sandbox, packages = started
+    by_list = sandbox is not None and sandbox.policy.network == "list"
     settings = WorkerSettings(
-        _snapshots_dir(order.directory),
-        order.load_paths,
-        GrantResolver(order.identities),
-        confinement,
+        _snapshots_dir(args.directory),
+        args.load_paths,
+        GrantResolver(args.identities),
+        sandbox,
         packages,
         SandboxFamily(),
-        SessionNetwork(order.egress, confinement.secrets) if confinement is not None and by_list else None,
+        SessionNetwork(args.egress, sandbox.secrets) if sandbox is not None and by_list else None,
     )
-    return _build_session_loop(order, link, child, settings, timers)
+    return _build_session_loop(args, link, process, settings, timers)
 
 
-def build_branch(order: WorkerArgs, source: WorkerLoop, body: BranchBody) -> WorkerLoop:
+def build_branch(args: WorkerArgs, source: WorkerLoop, body: BranchBody) -> WorkerLoop:
     """Build the session and event loop of a branch: its interpreter is started from a checkpoint of the source."""
     settings = source.session.settings
-    child, origin = source.session.start_branch(body.checkpoint)
+    process, origin = source.session.start_branch(body.checkpoint)
     settings = settings._replace(packages=_branch_packages(settings.packages), origin=origin)
-    order = replace(order, orphan_ttl_ms=0)  # a broker finds a process by its first session only
-    return _build_session_loop(order, BrokerLink(order.endpoint, body.token), child, settings, Deadlines())
+    args = replace(args, orphan_ttl_ms=0)  # a broker finds a process by its first session only
+    return _build_session_loop(args, BrokerLink(args.endpoint, body.token), process, settings, Deadlines())
 
 
 def _branch_packages(packages: PackageSettings) -> PackageSettings:
@@ -277,12 +277,12 @@ def _branch_packages(packages: PackageSettings) -> PackageSettings:
 
 
 def _build_session_loop(
-    order: WorkerArgs, link: BrokerLink, child: InterpreterProcess, settings: WorkerSettings, timers: Deadlines
+    args: WorkerArgs, link: BrokerLink, process: InterpreterProcess, settings: WorkerSettings, timers: Deadlines
 ) -> WorkerLoop:
-    memory = create_memory_watch(child, settings.confinement)
-    session = WorkerSession(link, child, timers, order.limits, settings, memory)
-    reconnection = Reconnection(link, session, timers, order.orphan_ttl_ms / 1000)
-    return WorkerLoop(link, child, session, timers, order.limits.worker_silence_ms / 3000, memory, reconnection)
+    memory = create_memory_watch(process, settings.sandbox)
+    session = WorkerSession(link, process, timers, args.limits, settings, memory)
+    reconnection = Reconnection(link, session, timers, args.orphan_ttl_ms / 1000)
+    return WorkerLoop(link, process, session, timers, args.limits.worker_silence_ms / 3000, memory, reconnection)
 
 
 def list_named_environments(directory: str) -> frozenset[str]:

@@ -171,7 +171,7 @@ class EvalRunner:
         assert self._assignment is not None
         try:
             cwd = self._process.cwd() or self._assignment.cwd
-            grant = self._settings.grants.resolve_for_files(self._assignment.asker)
+            grant = self._settings.grants.resolve_for_files(self._assignment.owner)
             max_bytes = self._streams.limits.max_file_bytes
             text = files.read_file(request.file, cwd, self._settings.load_paths, max_bytes, grant)
         except RequestError as error:
@@ -260,15 +260,15 @@ class EvalRunner:
 
     def _find_hint(self, record: EvalRecord, event: frames.ResultFrame) -> str | None:
         """Return what the sandbox has to do with a failure; bash reports one on stderr, node the cause in the trace."""
-        confinement = self._settings.confinement
-        if confinement is None:
+        sandbox = self._settings.sandbox
+        if sandbox is None:
             return None
         text = "" if event.ex is None else f"{event.ex.type}: {event.ex.message}"
         if self._interpreter.namespace == "globalThis":
             text += (event.traceback or "")[-_HINT_BYTES:]
         elif self._interpreter.namespace == "shell" and event.value != "0":
             text += record.output.end("err", _HINT_BYTES)
-        return find_hint(text, confinement.policy, confinement.workspace) if text else None
+        return find_hint(text, sandbox.policy, sandbox.workspace) if text else None
 
     def _on_need_input(self, record: EvalRecord) -> None:
         assert self._assignment is not None

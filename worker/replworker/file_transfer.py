@@ -48,13 +48,13 @@ class FileTransfer:
         process: InterpreterProcess,
         replies: ReplySender,
         timers: Deadlines,
-        confinement: SessionSandbox | None,
+        sandbox: SessionSandbox | None,
         get_limits: Callable[[], Limits],
     ) -> None:
         self._process = process
         self._replies = replies
         self._timers = timers
-        self._confinement = confinement
+        self._sandbox = sandbox
         self._get_limits = get_limits
 
     def handle_put(self, route: int, body: bytes) -> None:
@@ -128,8 +128,8 @@ class FileTransfer:
         size = request.offset + len(request.data)
         bounds = [(len(request.data), "max-part-bytes", limits.max_part_bytes)]
         bounds.append((size, "max-transfer-bytes", limits.max_transfer_bytes))
-        if self._confinement is not None:
-            bounds.append((size, "sandbox.file-bytes", self._confinement.policy.limits.file_bytes))
+        if self._sandbox is not None:
+            bounds.append((size, "sandbox.file-bytes", self._sandbox.policy.limits.file_bytes))
         for length, limit, most in bounds:
             if length > most:
                 raise _too_large(length, limit, most)
@@ -138,7 +138,7 @@ class FileTransfer:
 
     @property
     def _rights(self) -> Rights | None:
-        return None if self._confinement is None else self._confinement.rights
+        return None if self._sandbox is None else self._sandbox.rights
 
     def _absolute(self, file: str) -> str:
         return os.path.normpath(os.path.join(self._process.cwd() or "/", file))

@@ -19,53 +19,53 @@ class GrantResolver:
     def __init__(self, listed: tuple[Identity, ...]) -> None:
         self._identities = Identities(list(listed))
 
-    def resolve(self, asker: Principal) -> Grant:
+    def resolve(self, owner: Principal) -> Grant:
         """Resolve the rights of an owner.
 
         Raises:
             DirectoryRefused: the owner is not a user of this machine, where that is required
         """
-        entry = self._identities.get(asker.identity)
+        entry = self._identities.get(owner.identity)
         directories = tuple(entry.workspaces) if entry is not None else ()
         if os.geteuid() != _ROOT:
-            return Grant(asker.identity, None, directories)
-        user = _user(asker, entry)
-        return Grant(asker.identity, _rights(asker, user), directories, user.pw_dir)
+            return Grant(owner.identity, None, directories)
+        user = _user(owner, entry)
+        return Grant(owner.identity, _rights(owner, user), directories, user.pw_dir)
 
-    def resolve_for_files(self, asker: Principal) -> Grant:
+    def resolve_for_files(self, owner: Principal) -> Grant:
         """Resolve the rights for loading files.
 
         Raises:
             RequestError: `path-not-allowed`
         """
         try:
-            return self.resolve(asker)
+            return self.resolve(owner)
         except DirectoryRefused as refused:
             raise RequestError("path-not-allowed", str(refused)) from None
 
-    def check_unconfined(self, asker: Principal) -> None:
+    def check_unsandboxed(self, owner: Principal) -> None:
         """Reject sessions that would run as root but are not root's.
 
         Raises:
             DirectoryRefused: the owner is not root
         """
-        if os.geteuid() == _ROOT and self.resolve(asker).rights is not None:
+        if os.geteuid() == _ROOT and self.resolve(owner).rights is not None:
             raise DirectoryRefused("sessions run unsandboxed as root here, so a root broker opens them only for root")
 
 
-def _user(asker: Principal, entry: Identity | None) -> pwd.struct_passwd:
-    uid = uid_of(asker.identity)
+def _user(owner: Principal, entry: Identity | None) -> pwd.struct_passwd:
+    uid = uid_of(owner.identity)
     if uid is None:
-        return _mapped_user(asker.identity, entry)
+        return _mapped_user(owner.identity, entry)
     try:
         return pwd.getpwuid(uid)
     except KeyError:
-        if not asker.groups:
+        if not owner.groups:
             raise DirectoryRefused(
                 f"user {uid} is not in this machine's user database, so its groups are unknown: connect through a Unix "
                 "socket, where the kernel reports them"
             ) from None
-        return pwd.struct_passwd((str(uid), "x", uid, asker.groups[0], "", "/", ""))
+        return pwd.struct_passwd((str(uid), "x", uid, owner.groups[0], "", "/", ""))
 
 
 def _mapped_user(identity: str, entry: Identity | None) -> pwd.struct_passwd:
@@ -80,10 +80,10 @@ def _mapped_user(identity: str, entry: Identity | None) -> pwd.struct_passwd:
         raise DirectoryRefused(f"[[identities]] names {entry.user} for {identity}, which does not exist") from None
 
 
-def _rights(asker: Principal, user: pwd.struct_passwd) -> Rights | None:
+def _rights(owner: Principal, user: pwd.struct_passwd) -> Rights | None:
     """Return the user's rights; groups are the requesting process's if known, else the user database's."""
     if user.pw_uid == _ROOT:
         return None
-    if asker.groups:
-        return Rights(user.pw_uid, asker.groups[0], asker.groups)
+    if owner.groups:
+        return Rights(user.pw_uid, owner.groups[0], owner.groups)
     return Rights(user.pw_uid, user.pw_gid, tuple(os.getgrouplist(user.pw_name, user.pw_gid)))

@@ -40,23 +40,23 @@ class Inspector:
 
     def __init__(
         self,
-        voice: ReplySender,
+        replies: ReplySender,
         interpreter: Interpreter,
-        child: InterpreterProcess,
+        process: InterpreterProcess,
         names: NameQueries,
         timers: Deadlines,
         memory: MemoryWatch,
         streams: SessionStreams,
-        confinement: SessionSandbox | None,
+        sandbox: SessionSandbox | None,
     ) -> None:
-        self._voice = voice
+        self._replies = replies
         self._interpreter = interpreter
-        self._child = child
+        self._process = process
         self._names = names
         self._timers = timers
         self._memory = memory
         self._streams = streams
-        self._confinement = confinement
+        self._sandbox = sandbox
         self._started = time.monotonic()
         self._stack_waiters: list[tuple[int, str]] = []  # routes and ids
 
@@ -64,16 +64,16 @@ class Inspector:
         """Complete the broker's part of `info` and reply."""
         request, ready = _decode_info(body), self._interpreter.ready
         info = request.base | {
-            "pid": self._child.pid,
+            "pid": self._process.pid,
             "worker-pid": os.getpid(),
             "memory": self._memory.snapshot(msgspec.convert(request.base.get("memory"), dict[str, int | None])),
-            "memory-bytes": self._child.memory_bytes(),
-            "cpu-seconds": self._child.cpu_seconds(),
+            "memory-bytes": self._process.memory_bytes(),
+            "cpu-seconds": self._process.cpu_seconds(),
             "uptime-ms": round((time.monotonic() - self._started) * 1000),
             "version": ready.version if ready else None,
             "executable": ready.executable if ready else None,
-            "directory": self._child.cwd(),
-            "workspace": None if self._confinement is None else self._confinement.workspace,
+            "directory": self._process.cwd(),
+            "workspace": None if self._sandbox is None else self._sandbox.workspace,
             "background-bytes": self._streams.background.unread,
             "stdin-unread-bytes": self._streams.stdin.unread_bytes(),
             "variables": None,
@@ -83,7 +83,7 @@ class Inspector:
             if isinstance(event, frames.VariablesFrame):
                 info["variables"] = msgspec.to_builtins(event.vars)
                 info["variables-total"] = event.total
-            self._voice.send_done(route, request.id, info=info)
+            self._replies.send_done(route, request.id, info=info)
 
         if not request.variables or self._streams.evals.running is not None or not self._interpreter.supports("vars"):
             answer(None)
@@ -102,13 +102,13 @@ class Inspector:
         self._stack_waiters.append(asked)
         if len(self._stack_waiters) > 1:
             return
-        self._child.request_stack()
+        self._process.request_stack()
         dump = bytearray()
         end = time.monotonic() + _STACK_S
 
         def look(now: float) -> None:
             """Collect the dump. A signal handler writes it at once, so it is complete when no more bytes follow."""
-            more = self._child.read(self._child.trace) or b""
+            more = self._process.read(self._process.trace) or b""
             dump.extend(more)
             if (more or not dump) and now < end and len(dump) < MAX_BYTES:
                 self._timers.call_at(now + _STACK_LOOK_S, look)
@@ -122,6 +122,6 @@ class Inspector:
         threads = [
             ThreadStack(each["thread"], [StackFrame(**frame) for frame in each["frames"]]) for each in parse(dump)
         ]
-        processes = [ProcessInfo(pid, command) for pid, command in self._child.process_tree()]
+        processes = [ProcessInfo(pid, command) for pid, command in self._process.process_tree()]
         for route, request_id in asked:
-            self._voice.send_done(route, request_id, threads=threads, processes=processes)
+            self._replies.send_done(route, request_id, threads=threads, processes=processes)

@@ -27,12 +27,12 @@ class Interpreter:
 
     def __init__(
         self,
-        child: InterpreterProcess,
+        process: InterpreterProcess,
         on_ready: Callable[[], None],
         on_woken: Callable[[], None],
         ready: frames.ReadyFrame | None = None,
     ) -> None:
-        self._child = child
+        self._process = process
         self._on_ready = on_ready
         self._on_woken = on_woken
         self._callbacks: dict[int, Callback] = {}
@@ -56,7 +56,7 @@ class Interpreter:
     def request(self, question: NumberedFrame, then: Callback, fd: int | None = None) -> None:
         """Send a request; `then` gets its reply frames. A descriptor may be attached."""
         self._callbacks[question.n] = then
-        self._child.send(frames.encode(question), fd, question.n)
+        self._process.send(frames.encode(question), fd, question.n)
 
     def ignore_reply(self, number: int) -> None:
         """Ignore the reply to a request, which may still arrive."""

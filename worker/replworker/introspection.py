@@ -28,9 +28,9 @@ class NameQueries:
     """Name queries of one interpreter."""
 
     def __init__(
-        self, voice: ReplySender, interpreter: Interpreter, timers: Deadlines, streams: SessionStreams
+        self, replies: ReplySender, interpreter: Interpreter, timers: Deadlines, streams: SessionStreams
     ) -> None:
-        self._voice = voice
+        self._replies = replies
         self._interpreter = interpreter
         self._timers = timers
         self._streams = streams
@@ -57,9 +57,9 @@ class NameQueries:
     def _check_available(self, route: int, request: Request, frame: str) -> bool:
         request_id, op = request.id, request.op
         if not self._interpreter.supports(frame):
-            self._voice.send_error(route, request_id, "not-supported", f"{op}: not supported by this runtime")
+            self._replies.send_error(route, request_id, "not-supported", f"{op}: not supported by this runtime")
         elif self._streams.evals.running is not None:
-            self._voice.send_error(
+            self._replies.send_error(
                 route, request_id, "busy", f"{op}: the session is running an eval", retry_after_ms=1000
             )
         else:
@@ -71,7 +71,7 @@ class NameQueries:
         request = _decode_complete(body)
         code = request.code.encode("utf-8", "surrogatepass")
         if not 0 <= request.pos <= len(code):
-            self._voice.send_done(route, request.id, completions=[], start=max(0, min(request.pos, len(code))))
+            self._replies.send_done(route, request.id, completions=[], start=max(0, min(request.pos, len(code))))
             return
         if not self._check_available(route, request, "complete"):
             return
@@ -82,7 +82,7 @@ class NameQueries:
             if isinstance(event, frames.CompletionsFrame):
                 found, start = event.items, event.start
             before = request.code[: max(0, start)].encode("utf-8", "surrogatepass")
-            self._voice.send_done(route, request.id, completions=found, start=len(before))
+            self._replies.send_done(route, request.id, completions=found, start=len(before))
 
         self.query(frames.CompleteFrame(self._interpreter.next_number(), request.code, pos, request.limit), answer)
 
@@ -94,9 +94,9 @@ class NameQueries:
 
         def answer(event: frames.FrameEvent | None) -> None:
             if not isinstance(event, frames.FoundFrame) or not event.found:
-                self._voice.send_done(route, request.id, found=False)
+                self._replies.send_done(route, request.id, found=False)
                 return
-            self._voice.send_done(
+            self._replies.send_done(
                 route,
                 request.id,
                 found=True,
@@ -119,10 +119,10 @@ class NameQueries:
 
         def answer(event: frames.FrameEvent | None) -> None:
             if not isinstance(event, frames.VariablesFrame):
-                self._voice.send_error(route, request.id, "timeout", "ls-bindings: the interpreter does not respond")
+                self._replies.send_error(route, request.id, "timeout", "ls-bindings: the interpreter does not respond")
                 return
             rows = [Binding(row.name, row.type) for row in event.vars]
-            self._voice.send_done(route, request.id, bindings=rows, count=len(rows), ns=self._interpreter.namespace)
+            self._replies.send_done(route, request.id, bindings=rows, count=len(rows), ns=self._interpreter.namespace)
 
         self.query(frames.VarsFrame(self._interpreter.next_number(), _MAX_BINDINGS), answer)
 
@@ -134,6 +134,6 @@ class NameQueries:
 
         def cleared(event: frames.FrameEvent) -> None:
             assert isinstance(event, frames.ClearedFrame)
-            self._voice.send_done(route, request.id, count=event.count)
+            self._replies.send_done(route, request.id, count=event.count)
 
         self._interpreter.request(frames.ClearFrame(self._interpreter.next_number()), cleared)

@@ -38,7 +38,7 @@ class WorkerLoop:
     def __init__(
         self,
         link: BrokerLink,
-        child: InterpreterProcess,
+        process: InterpreterProcess,
         session: WorkerSession,
         timers: Deadlines,
         beat_s: float,
@@ -46,7 +46,7 @@ class WorkerLoop:
         reconnection: Reconnection,
     ) -> None:
         self._reconnection = reconnection
-        self._link, self._child, self._session = link, child, session
+        self._link, self._process, self._session = link, process, session
         self._family = session.settings.family
         self._streams = session.streams
         self._timers = timers
@@ -61,7 +61,7 @@ class WorkerLoop:
         self._coalescing: set[int] = set()
         self._exited = False
         self._handlers: dict[int, Callable[[], None]] = {
-            child.exit_fd: self._on_exit,
+            process.exit_fd: self._on_exit,
             session.copies_fd: session.read_copies,
             session.watch.fileno(): session.watch.handle_ready,
         }
@@ -73,26 +73,26 @@ class WorkerLoop:
         self._watch_endpoints()
 
     def _watch_endpoints(self) -> None:
-        child = self._child
+        process = self._process
         self._handlers |= {
-            child.control.fileno(): self._on_control,
-            child.out: lambda: self._on_stream("out"),
-            child.err: lambda: self._on_stream("err"),
-            child.background: self._on_background,
-            child.stdin: lambda: self._streams.stdin.flush(),  # an assignment replaces the session's StdinBuffer
+            process.control.fileno(): self._on_control,
+            process.out: lambda: self._on_stream("out"),
+            process.err: lambda: self._on_stream("err"),
+            process.background: self._on_background,
+            process.stdin: lambda: self._streams.stdin.flush(),  # an assignment replaces the session's StdinBuffer
         }
-        for fd in (child.control.fileno(), child.out, child.err, child.background):
+        for fd in (process.control.fileno(), process.out, process.err, process.background):
             self._watch(fd, _IN)
 
     def _replace_endpoints(self) -> None:
         """Watch the interpreter that has taken the place of another, and close what is left of that."""
-        for ends in self._child.retired:
+        for ends in self._process.retired:
             for fd in ends.fds:
                 self._watch(fd, 0)
                 self._handlers.pop(fd, None)
                 self._coalescing.discard(fd)
             ends.close()
-        self._child.retired.clear()
+        self._process.retired.clear()
         self._watch_endpoints()
 
     def _watch(self, fd: int, events: int) -> None:
@@ -187,7 +187,7 @@ class WorkerLoop:
             self._timers.run_due(time.monotonic())
         except InterpreterBroken as broken:
             self._interpreter_exited(str(broken))
-        if self._child.retired:
+        if self._process.retired:
             self._replace_endpoints()
         self._update_interest()
 
@@ -197,19 +197,19 @@ class WorkerLoop:
 
     def _update_interest(self) -> None:
         """Read pipes only while the broker keeps up; write only where data is pending."""
-        child, link = self._child, self._link
+        process, link = self._process, self._link
         if link.is_backpressured:
             link.flush()
         if self._exited:
             return
         blocked = link.is_backpressured or self._is_paused
-        for fd in (child.out, child.err, child.background):
+        for fd in (process.out, process.err, process.background):
             if fd in self._handlers:
                 self._watch(fd, 0 if blocked or fd in self._coalescing else _IN)
-        if child.has_unsent or child.control.fileno() in self._watched:
-            self._watch(child.control.fileno(), _IN | _OUT if child.has_unsent else _IN)
-        if self._streams.stdin.has_pending or child.stdin in self._watched:
-            self._watch(child.stdin, _OUT if self._streams.stdin.has_pending else 0)
+        if process.has_unsent or process.control.fileno() in self._watched:
+            self._watch(process.control.fileno(), _IN | _OUT if process.has_unsent else _IN)
+        if self._streams.stdin.has_pending or process.stdin in self._watched:
+            self._watch(process.stdin, _OUT if self._streams.stdin.has_pending else 0)
 
     def _heartbeat(self, now: float) -> None:
         self._session.send_heartbeat()
@@ -230,32 +230,32 @@ class WorkerLoop:
         self._memory_timer = self._timers.call_at(time.monotonic() + pause, self._sample_memory)
 
     def _on_control(self) -> None:
-        self._child.flush()
+        self._process.flush()
         try:
-            for body in self._child.receive():
+            for body in self._process.receive():
                 self._session.handle_interpreter_frame(body)
         except InterpreterBroken as broken:
             self._interpreter_exited(str(broken))
         except (ProtocolError, ValueError, msgspec.MsgspecError) as error:
             self._interpreter_exited(f"protocol: the interpreter {error}")
         else:
-            if self._child.has_closed_control and not self._child.retired:
+            if self._process.has_closed_control and not self._process.retired:
                 self._on_control_closed()
 
     def _on_control_closed(self) -> None:
         """Wait for the interpreter's exit, which has a better cause, but not for long."""
-        control = self._child.control
+        control = self._process.control
         self._watch(control.fileno(), 0)
         del self._handlers[control.fileno()]
 
         def give_up(_: float) -> None:
-            if self._child.control is control and not self._exited:
+            if self._process.control is control and not self._exited:
                 self._interpreter_exited("the interpreter closed its control channel")
 
         self._timers.call_at(time.monotonic() + (0.0 if self._session.is_starting else _EXIT_S), give_up)
 
     def _on_stream(self, stream: Stream) -> None:
-        fd = self._child.out if stream == "out" else self._child.err
+        fd = self._process.out if stream == "out" else self._process.err
         most = self._read_budget(fd)
         if not self._streams.read_stream(stream, most):
             self._stop_reading(fd)
@@ -264,12 +264,12 @@ class WorkerLoop:
             self._timers.call_at(time.monotonic() + _COALESCE_S, lambda _: self._coalescing.discard(fd))
 
     def _on_background(self) -> None:
-        if not self._streams.read_background(self._read_budget(self._child.background)):
-            self._stop_reading(self._child.background)
+        if not self._streams.read_background(self._read_budget(self._process.background)):
+            self._stop_reading(self._process.background)
 
     def _read_budget(self, fd: int) -> int:
         """Return how many bytes to read now: those available, within limits that are lower while no eval runs."""
-        most = min(_READ_BUDGET, max(1, self._child.unread_bytes(fd)))
+        most = min(_READ_BUDGET, max(1, self._process.unread_bytes(fd)))
         if self._streams.evals.running is None and most > _IDLE_BYTES_PER_S * _IDLE_PAUSE_S:
             self._is_paused = True
             self._timers.call_at(time.monotonic() + _IDLE_PAUSE_S, lambda _: self._resume())
@@ -283,7 +283,7 @@ class WorkerLoop:
         del self._handlers[fd]
 
     def _on_exit(self) -> None:
-        cause = self._child.poll_exit()
+        cause = self._process.poll_exit()
         if cause is not None:
             self._interpreter_exited(cause)
 

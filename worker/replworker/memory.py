@@ -22,13 +22,13 @@ _STEP_BYTES = 8 * MIB  # a change reported at once; smaller ones wait for the ne
 Measure = Callable[[int | None], int]  # bytes; the argument: above this the figure has to be exact
 
 
-def create_memory_watch(child: InterpreterProcess, confinement: SessionSandbox | None) -> MemoryWatch:
+def create_memory_watch(process: InterpreterProcess, sandbox: SessionSandbox | None) -> MemoryWatch:
     """Create the memory watch of an interpreter and its descendants."""
-    if confinement is not None and (group := confinement.wrapper.memory_group()) is not None:
+    if sandbox is not None and (group := sandbox.wrapper.memory_group()) is not None:
         return MemoryWatch(lambda _: used_bytes(*group), None)
-    tree = ProcessTree(child.outer_pid)
-    limit = None if confinement is None else confinement.policy.limits.memory_bytes
-    return MemoryWatch(lambda doubt: tree.memory(doubt, child.sandboxed_pid), limit)
+    tree = ProcessTree(process.outer_pid)
+    limit = None if sandbox is None else sandbox.policy.limits.memory_bytes
+    return MemoryWatch(lambda doubt: tree.memory(doubt, process.sandboxed_pid), limit)
 
 
 class MemorySample(NamedTuple):

@@ -44,74 +44,74 @@ class ReadHandler:
             reply = Reply(id=request.id, status=["done"], eval_id=0)
             self._send_reply(route, self._with_page(reply, page, request.grep), Outcome.OK)
             return
-        job = self._streams.evals.find(request.eval_id)
-        if job is None:
+        record = self._streams.evals.find(request.eval_id)
+        if record is None:
             err = f"eval {request.eval_id}: its output was dropped to free memory"
             reply = Reply(id=request.id, status=["done", "error", "eval-not-found"], err=err)
             self._send_reply(route, reply, Outcome.ERROR)
             return
-        follower = ReadWaiter(route, request.id, request.stream, request.offset, most, request.grep)
-        if job.done is not None:
-            self._send_rest(job, follower)
+        waiter = ReadWaiter(route, request.id, request.stream, request.offset, most, request.grep)
+        if record.done is not None:
+            self._send_rest(record, waiter)
             return
-        page = _page(job, follower)
+        page = _page(record, waiter)
         full = page.more and request.max_bytes is not None and request.grep is None  # later output is for the next page
         if full or not request.wait_ms:
-            self._on_wait_timeout(job, follower)
+            self._on_wait_timeout(record, waiter)
             return
-        if follower.grep is None:
+        if waiter.grep is None:
             self._send_page(route, request.id, page, None)
-            follower.missing = page.missing + (job.output.total - page.offset if page.more else 0)
-            follower.dropped = job.output.dropped(follower.stream)
+            waiter.missing = page.missing + (record.output.total - page.offset if page.more else 0)
+            waiter.dropped = record.output.dropped(waiter.stream)
         when = time.monotonic() + min(request.wait_ms, self._streams.limits.max_wait_ms) / 1000
-        follower.deadline = self._timers.call_at(when, lambda _: self._on_wait_timeout(job, follower))
-        job.waiters.append(follower)
-        self._send_need_input(job, follower)
+        waiter.deadline = self._timers.call_at(when, lambda _: self._on_wait_timeout(record, waiter))
+        record.waiters.append(waiter)
+        self._send_need_input(record, waiter)
 
-    def on_need_input(self, job: EvalRecord) -> None:
+    def on_need_input(self, record: EvalRecord) -> None:
         """Tell followers that the eval waits for input."""
-        for follower in job.waiters:
-            self._send_need_input(job, follower)
+        for waiter in record.waiters:
+            self._send_need_input(record, waiter)
 
-    def _send_need_input(self, job: EvalRecord, follower: ReadWaiter) -> None:
-        if job.need_input is not None:
-            self._send_reply(follower.route, msgspec.structs.replace(job.need_input, id=follower.request_id))
+    def _send_need_input(self, record: EvalRecord, waiter: ReadWaiter) -> None:
+        if record.need_input is not None:
+            self._send_reply(waiter.route, msgspec.structs.replace(record.need_input, id=waiter.request_id))
 
-    def on_eval_end(self, job: EvalRecord) -> None:
+    def on_eval_end(self, record: EvalRecord) -> None:
         """Send followers the eval's result."""
-        for follower in job.waiters:
-            self._timers.cancel(follower.deadline)
-            if follower.grep is None:
-                self._send_final(job, follower, _live_page(job, follower))
+        for waiter in record.waiters:
+            self._timers.cancel(waiter.deadline)
+            if waiter.grep is None:
+                self._send_final(record, waiter, _live_page(record, waiter))
             else:
-                self._send_rest(job, follower)
-        job.waiters.clear()
+                self._send_rest(record, waiter)
+        record.waiters.clear()
 
-    def _send_rest(self, job: EvalRecord, follower: ReadWaiter) -> None:
-        page = _page(job, follower)
-        self._send_page(follower.route, follower.request_id, page, follower.grep)
-        self._send_final(job, follower, page)
+    def _send_rest(self, record: EvalRecord, waiter: ReadWaiter) -> None:
+        page = _page(record, waiter)
+        self._send_page(waiter.route, waiter.request_id, page, waiter.grep)
+        self._send_final(record, waiter, page)
 
-    def _send_final(self, job: EvalRecord, follower: ReadWaiter, page: OutputPage) -> None:
-        assert job.done is not None
-        for image in job.images:
-            self._send_reply(follower.route, Reply(id=follower.request_id, mime=image))
-        value = job.value and msgspec.structs.replace(job.value, id=follower.request_id)
-        done = msgspec.structs.replace(job.done, id=follower.request_id, dropped_bytes=None, truncated=None)
-        self._send_reply(follower.route, self._with_page(done, page, follower.grep), Outcome.OK, before=value)
+    def _send_final(self, record: EvalRecord, waiter: ReadWaiter, page: OutputPage) -> None:
+        assert record.done is not None
+        for image in record.images:
+            self._send_reply(waiter.route, Reply(id=waiter.request_id, mime=image))
+        value = record.value and msgspec.structs.replace(record.value, id=waiter.request_id)
+        done = msgspec.structs.replace(record.done, id=waiter.request_id, dropped_bytes=None, truncated=None)
+        self._send_reply(waiter.route, self._with_page(done, page, waiter.grep), Outcome.OK, before=value)
 
-    def _on_wait_timeout(self, job: EvalRecord, follower: ReadWaiter) -> None:
-        live = follower in job.waiters
+    def _on_wait_timeout(self, record: EvalRecord, waiter: ReadWaiter) -> None:
+        live = waiter in record.waiters
         if live:
-            job.waiters.remove(follower)
-        if live and follower.grep is None:
-            page = _live_page(job, follower)
+            record.waiters.remove(waiter)
+        if live and waiter.grep is None:
+            page = _live_page(record, waiter)
         else:
-            page = _page(job, follower)
-            self._send_page(follower.route, follower.request_id, page, follower.grep)
-            self._send_need_input(job, follower)
-        reply = Reply(id=follower.request_id, status=["done", "running"], eval_id=job.eval_id)
-        self._send_reply(follower.route, self._with_page(reply, page, follower.grep), Outcome.OK)
+            page = _page(record, waiter)
+            self._send_page(waiter.route, waiter.request_id, page, waiter.grep)
+            self._send_need_input(record, waiter)
+        reply = Reply(id=waiter.request_id, status=["done", "running"], eval_id=record.eval_id)
+        self._send_reply(waiter.route, self._with_page(reply, page, waiter.grep), Outcome.OK)
 
     def _send_page(self, route: int, request_id: str, page: OutputPage, grep: str | None) -> None:
         """Send a page's text as a reply rather than as live output, so nothing is dropped for a slow reader."""
@@ -135,10 +135,10 @@ class ReadHandler:
         return reply
 
 
-def _page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
+def _page(record: EvalRecord, waiter: ReadWaiter) -> OutputPage:
     """Return the page for a reader. A search covers all of it, however many pieces it has."""
-    most = _PAGE_PIECES if follower.grep is None else follower.max_bytes
-    return job.output.page(follower.offset, follower.stream, follower.max_bytes, most)
+    most = _PAGE_PIECES if waiter.grep is None else waiter.max_bytes
+    return record.output.page(waiter.offset, waiter.stream, waiter.max_bytes, most)
 
 
 def _partial_search_notice(page: OutputPage) -> str:
@@ -148,10 +148,10 @@ def _partial_search_notice(page: OutputPage) -> str:
     return f"not all of the output was searched: {'; '.join(parts)}"
 
 
-def _live_page(job: EvalRecord, follower: ReadWaiter) -> OutputPage:
+def _live_page(record: EvalRecord, waiter: ReadWaiter) -> OutputPage:
     """Return the empty page of a reader that got the output live, with its missing bytes."""
-    missing = follower.missing + job.output.dropped(follower.stream) - follower.dropped
-    return OutputPage([], job.output.total, missing, more=False)
+    missing = waiter.missing + record.output.dropped(waiter.stream) - waiter.dropped
+    return OutputPage([], record.output.total, missing, more=False)
 
 
 def _matching_lines(pieces: Iterable[OutputPiece], grep: str) -> Iterator[OutputPiece]:

@@ -45,6 +45,6 @@ class ReplySender:
         """Send the whole reply in one message."""
         self.send_reply(route, Reply(id=request_id, status=["done"], **fields), Outcome.OK)
 
-    def send_error(self, route: int, request_id: str, word: str, err: str, **more: Any) -> None:
+    def send_error(self, route: int, request_id: str, code: str, err: str, **more: Any) -> None:
         """Send an error as the whole reply."""
-        self.send_reply(route, Reply(id=request_id, status=["done", "error", word], err=err, **more), Outcome.ERROR)
+        self.send_reply(route, Reply(id=request_id, status=["done", "error", code], err=err, **more), Outcome.ERROR)

@@ -100,7 +100,7 @@ class SavedSnapshots:
             session=assignment.name,
             count=event.count,
             bytes=os.fstat(file.fileno()).st_size,
-            left_behind=event.left_behind,
+            skipped=event.skipped,
         )
 
     def _build_reply(
@@ -118,7 +118,7 @@ class SavedSnapshots:
             duration_ms=round((time.monotonic() - record.started) * 1000, 3),
             count=event.count,
             bytes=snapshot.size,
-            left_behind=event.left_behind,
+            skipped=event.skipped,
         )
 
     def _restart_timer(self) -> None:
@@ -148,7 +148,7 @@ class SavedSnapshots:
             self.drop()
         else:
             self._restart_timer()
-        self._replies.send_done(route, request.id, part=part, offset=request.offset, bytes=snapshot.size)
+        self._replies.send_done(route, request.id, data=part, offset=request.offset, bytes=snapshot.size)
 
 
 class _Snapshot:

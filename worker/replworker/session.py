@@ -122,8 +122,8 @@ class WorkerSession:
         )
         names = NameQueries(replies, interpreter, timers, streams)
         self._names = names
-        inspector = Inspector(replies, interpreter, process, names, timers, memory, streams, settings.confinement)
-        files = FileTransfer(process, replies, timers, settings.confinement, lambda: streams.limits)
+        inspector = Inspector(replies, interpreter, process, names, timers, memory, streams, settings.sandbox)
+        files = FileTransfer(process, replies, timers, settings.sandbox, lambda: streams.limits)
         self._adoption = SessionAdoption(
             link, replies, streams, self._checkpoints, timers, settings.network, self.send_heartbeat
         )
@@ -240,7 +240,7 @@ class WorkerSession:
         env = dict(pair.split("=", 1) for pair in assignment.env)
         try:
             entered = enter_directory(
-                self.settings.confinement,
+                self.settings.sandbox,
                 self.settings.grants,
                 assignment,
                 env,
@@ -253,7 +253,7 @@ class WorkerSession:
         why = entered.problem
         self._notice = None if why is None else f"the session has no working directory: {why}"
         if assignment.network is not None and self.settings.network is not None:
-            owner, rules = assignment.asker.identity, assignment.network
+            owner, rules = assignment.owner.identity, assignment.network
             problem = self.settings.network.open(assignment.session, owner, rules, entered.sockets)
             self._notice = "; ".join(filter(None, (self._notice, problem))) or None
         try:
@@ -290,7 +290,7 @@ class WorkerSession:
         if source.version not in (None, ready.version):
             notice = f"the snapshot was saved by {ready.runtime} {source.version}, this is {ready.version}"
             self._notice = "; ".join(filter(None, (self._notice, notice)))
-        self._send_assigned(event.error, event.left_behind, event.count)
+        self._send_assigned(event.error, event.skipped, event.count)
 
     def _send_assigned(self, error: str | None, skipped: Sequence[SkippedName] = (), restored: int = 0) -> None:
         ready = self._interpreter.ready

@@ -171,7 +171,7 @@ def prepare_sandbox(
 
 
 def enter_directory(
-    confinement: SessionSandbox | None,
+    sandbox: SessionSandbox | None,
     grants: GrantResolver,
     assignment: AssignBody,
     env: dict[str, str],
@@ -182,14 +182,12 @@ def enter_directory(
     Raises:
         DirectoryRefused: the directory is required and refused, or the sockets cannot be opened
     """
-    if confinement is not None:
-        confinement.check_env(env)
-        return confinement.enter(
-            assignment.cwd, assignment.cwd_needed, lambda: grants.resolve(assignment.asker), listeners
-        )
-    grants.check_unconfined(assignment.asker)
+    if sandbox is not None:
+        sandbox.check_env(env)
+        return sandbox.enter(assignment.cwd, assignment.cwd_needed, lambda: grants.resolve(assignment.owner), listeners)
+    grants.check_unsandboxed(assignment.owner)
     directory = assignment.cwd
-    if directory is not None and (grant := grants.resolve(assignment.asker)).directories:
+    if directory is not None and (grant := grants.resolve(assignment.owner)).directories:
         check_owner_directories(grant, directory, os.path.realpath(directory))
     if directory is not None and not assignment.cwd_needed and not os.path.isdir(directory):
         return EnteredSandbox(None, f"{directory} is not a directory on this machine")

@@ -34,7 +34,7 @@ class WorkerSettings(NamedTuple):
     snapshots: str  # directory
     load_paths: tuple[str, ...]
     grants: GrantResolver
-    confinement: SessionSandbox | None
+    sandbox: SessionSandbox | None
     packages: PackageSettings
     family: SandboxFamily
     network: SessionNetwork | None = None  # in sandboxes with a list of hosts

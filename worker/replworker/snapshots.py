@@ -26,8 +26,8 @@ from replworker.sandbox import bounded_read
 class SnapshotTransfer:
     """Writes and reads snapshots of one interpreter. `directory` is their directory, `dill` where dill is installed."""
 
-    def __init__(self, voice: ReplySender, interpreter: Interpreter, directory: str, dill: str) -> None:
-        self._voice = voice
+    def __init__(self, replies: ReplySender, interpreter: Interpreter, directory: str, dill: str) -> None:
+        self._replies = replies
         self._interpreter = interpreter
         self._directory = directory
         self._dill = dill
@@ -53,10 +53,8 @@ class SnapshotTransfer:
                 Path(begun).unlink(missing_ok=True)
                 ended(error)
                 return
-            body = SnapshotBody(
-                path=path, count=event.count, bytes=os.stat(path).st_size, left_behind=event.left_behind
-            )
-            self._voice.send_control(FrameKind.SNAPSHOT, encode(body), route=route)
+            body = SnapshotBody(path=path, count=event.count, bytes=os.stat(path).st_size, skipped=event.skipped)
+            self._replies.send_control(FrameKind.SNAPSHOT, encode(body), route=route)
             ended(None)
 
         number = self._interpreter.next_number()

@@ -8,14 +8,14 @@ from replworker.runtimes.interpreter_process import InterpreterProcess
 class StdinBuffer:
     """Unread input, partly here and partly in the pipe; bounded in total."""
 
-    def __init__(self, child: InterpreterProcess, limit: int) -> None:
-        self._child = child
+    def __init__(self, process: InterpreterProcess, limit: int) -> None:
+        self._process = process
         self._limit = limit
         self._pending = bytearray()
 
     def unread_bytes(self) -> int:
         """Return the number of bytes not read yet."""
-        return len(self._pending) + self._child.unread_bytes(self._child.stdin)
+        return len(self._pending) + self._process.unread_bytes(self._process.stdin)
 
     def offer(self, data: bytes) -> bool:
         """Take all of the data, or none of it and return False."""
@@ -29,7 +29,7 @@ class StdinBuffer:
         """Write to the pipe as far as possible."""
         while self._pending:
             try:
-                sent = self._child.write_stdin(self._pending)
+                sent = self._process.write_stdin(self._pending)
             except BrokenPipeError:  # user code closed its stdin
                 self._pending.clear()
                 return

@@ -37,10 +37,10 @@ class WorkerSpec(NamedTuple):
         A worker that opens nothing at its start can serve anybody. An environment given by path is only for the owner
         who chose it, because its code runs with the rights of the session's owner.
         """
-        spec = self._replace(environment=None) if self.was_chosen_by_another(principal) else self
+        spec = self._replace(environment=None) if self.is_foreign_to(principal) else self
         return spec._replace(principal=None if spec.environment is None and spec.workspace is None else principal)
 
-    def was_chosen_by_another(self, principal: Principal) -> bool:
+    def is_foreign_to(self, principal: Principal) -> bool:
         """Return whether somebody else chose the environment, by its path."""
         by_path = self.environment is not None and not self.environment.startswith("@")
         return by_path and self.principal is not None and self.principal.identity != principal.identity
@@ -161,7 +161,7 @@ class DeleteSnapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Audit(msgspec.Struct, frozen=True, gc=False):
-    """Write a line of the audit: a request has its final reply. `outcome` is `ok`, a status word or a fault word."""
+    """Write a line of the audit: a request has its final reply. `outcome` is `ok`, a status word or an error code."""
 
     peer: Peer
     identity: str

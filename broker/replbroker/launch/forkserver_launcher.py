@@ -167,17 +167,17 @@ class ForkserverLauncher:
 
     def _describe(self, pid: int, args: WorkerArgs) -> str:
         """Return the durable id of a worker that has just been started."""
-        confine = args.confine
+        sandbox_request = args.sandbox_request
         groups = self._sandbox.cgroups
         return WorkerHandle(
             pid=pid,
             start=read_start(pid) or 0,
             boot=boot_id(),
-            slot=None if confine is None else confine.slot,
+            slot=None if sandbox_request is None else sandbox_request.slot,
             environment=args.environment,
-            cgroups=groups.directories if confine is not None else {},
+            cgroups=groups.directories if sandbox_request is not None else {},
             cgroup_version=groups.version,
-            egress=confine is not None and confine.policy.network == "list",
+            egress=sandbox_request is not None and sandbox_request.policy.network == "list",
         ).encode()
 
     def _start_egress(self, listener: socket.socket, control: socket.socket) -> Any:

@@ -44,7 +44,7 @@ class PrometheusCollector(Collector):
             "replctl_rollbacks", "sessions that went on from a checkpoint, by reason", "reason", metrics.rollbacks
         )
         yield CounterMetricFamily("replctl_branches", "sessions that began as branches", value=metrics.branches)
-        yield _counters("replctl_refusals", "requests that were refused, by fault", "word", broker.errors)
+        yield _counters("replctl_refusals", "requests that were refused, by fault", "code", broker.errors)
         yield _gauges("replctl_workers", "worker processes, by state", "state", broker.workers)
         yield GaugeMetricFamily("replctl_sessions", "sessions, including ephemeral ones", value=broker.sessions)
         yield GaugeMetricFamily("replctl_connections", "clients connected", value=broker.connections)

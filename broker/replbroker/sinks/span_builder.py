@@ -249,7 +249,7 @@ def _set_status(span: Span, event: events.EvalFinished) -> None:
     """Set how an eval ended; of an exception only the type is exported, never the message."""
     if event.status in ("ok", "cancelled"):
         return
-    fault = find_fault(event.words)
+    fault = find_fault(event.reply_status)
     if fault is None:
         span.set_attribute("error.type", event.error_type or "_OTHER")
         span.set_status(StatusCode.ERROR)

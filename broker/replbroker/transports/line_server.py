@@ -240,7 +240,7 @@ class LineServer:
         connection = self._connections.get(peer)
         if connection is not None:
             return connection.description
-        return self._last_closed[1] if self._last_closed[0] == peer else "line:gone"
+        return self._last_closed[1] if self._last_closed[0] == peer else "line:closed"
 
     # --- closing ---
 

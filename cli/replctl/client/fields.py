@@ -45,7 +45,6 @@ _LIBRARY_FIELDS = frozenset(
         "output",
         "packages",
         "path",
-        "part",
         "pos",
         "reason",
         "request_id",

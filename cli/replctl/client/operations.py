@@ -104,7 +104,7 @@ class Operations(FileOperations[ReplyT, ResultT]):
             cwd: Working directory.
             env: Environment variables besides the usual ones.
             reuse: Return an existing session of this name instead of raising `session-already-exists`.
-            from_file: File of a session saved with `save`, whose variables it begins with; `left_behind` lists those
+            from_file: File of a session saved with `save`, whose variables it begins with; `skipped` lists those
                 that were not saved or cannot be restored.
             options: Further fields of `new-session`: `cwd_needed`, and sandbox restrictions such as `profile`,
                 `network` or `memory_bytes`.
@@ -119,7 +119,7 @@ class Operations(FileOperations[ReplyT, ResultT]):
     def save(self, session: str, file: str | os.PathLike[str]) -> ReplyT:
         """Save the session's variables in a file, which `new` with `from_file` opens later or elsewhere.
 
-        The file is replaced as a whole, with mode 0600; `left_behind` in the reply lists variables that it lacks.
+        The file is replaced as a whole, with mode 0600; `skipped` in the reply lists variables that it lacks.
 
         Raises:
             OSError: The file cannot be written.
@@ -168,7 +168,7 @@ class Operations(FileOperations[ReplyT, ResultT]):
         return self.request("close", session=session)
 
     def clone(self, session: str, to: str) -> ReplyT:
-        """Copy a session's variables to a new session `to`; `left_behind` lists variables that could not be copied."""
+        """Copy a session's variables to a new session `to`; `skipped` lists variables that could not be copied."""
         return self.request("clone", session=session, name=to)
 
     def branch(self, session: str, to: str, at: int | str | None = None) -> ReplyT:

@@ -30,7 +30,7 @@ def save_session(session: str, file: str | os.PathLike[str]) -> flows.Flow[Reply
         checksum, offset = SnapshotChecksum(), 0
         while offset < (reply.bytes or 0):
             fields = {"session": reply.session, "snapshot": reply.snapshot, "offset": offset}
-            part = (yield from flows.request_patiently("get-snapshot", fields)).part or b""
+            part = (yield from flows.request_patiently("get-snapshot", fields)).data or b""
             if not part:
                 break
             out.write(part)
@@ -56,7 +56,7 @@ def open_saved(file: str | os.PathLike[str], fields: dict[str, Any]) -> flows.Fl
         while not is_last:
             part = source.read(most)
             is_last = not part or offset + len(part) >= size
-            put = {"snapshot": snapshot, "offset": offset, "part": part, "last": is_last}
+            put = {"snapshot": snapshot, "offset": offset, "data": part, "last": is_last}
             snapshot = (yield from flows.request_patiently("put-snapshot", put)).snapshot
             offset += len(part)
     return (yield from flows.request("new-session", {**fields, "snapshot": snapshot}))

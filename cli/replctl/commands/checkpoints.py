@@ -160,9 +160,9 @@ def save(context: CommandContext, session: str, file: str) -> None:
             reply = client.save(session, file)
         except OSError as error:
             raise click.UsageError(f"{file} cannot be written: {error.strerror}") from None
-    context.show(reply_fields(reply, "session", "name", "epoch", "eval-id", "count", "bytes", "left-behind"))
+    context.show(reply_fields(reply, "session", "name", "epoch", "eval-id", "count", "bytes", "skipped"))
     if not context.json:
         saved = f"{count_of(reply.count, 'variable')} ({count_of(reply.bytes, 'byte')})"
         context.screen.notice(f"saved {saved} of {session!r} in {file}")
-        for each in reply.left_behind or []:
+        for each in reply.skipped or []:
             context.screen.notice(f"not saved: {each.name}: {each.why}")

@@ -36,7 +36,7 @@ def show(path: str | None, pairs: tuple[str, ...], json: bool) -> int:
     screen = CommandOutput()
     if json:
         settings = {dotted: {"value": value, "source": source} for dotted, value, source in rows}
-        wrong = {"err": "; ".join(problems), "word": "invalid-config", "problems": problems} if problems else {}
+        wrong = {"err": "; ".join(problems), "code": "invalid-config", "problems": problems} if problems else {}
         screen.json(
             {"status": ["done", "error", "invalid-config"] if problems else ["done"], **wrong, "settings": settings}
         )

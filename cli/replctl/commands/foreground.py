@@ -96,7 +96,7 @@ def show_result(
     """
     code = int(result.exit) if status is None else status
     if context.json:
-        context.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": code})
+        context.screen.json({**msgspec.to_builtins(result), "code": result.code, "exit": code})
         return code
     for notice in opening_notices(result):
         context.screen.notice(notice)
@@ -203,7 +203,7 @@ class ForegroundEval:
         self._context.screen.notice(f"left; the eval keeps running{where}")
         if self._context.json:
             result = pending.finalize() if pending is not None else Result(session=self._session)
-            self._context.screen.json({**msgspec.to_builtins(result), "word": None, "exit": ExitCode.INTERRUPTED})
+            self._context.screen.json({**msgspec.to_builtins(result), "code": None, "exit": ExitCode.INTERRUPTED})
         return ExitCode.INTERRUPTED
 
     def _report_error(self, error: ReplError) -> int:
@@ -212,7 +212,7 @@ class ForegroundEval:
         data = msgspec.to_builtins(error.result or Result(session=self._session))
         reply = error.reply
         data["status"] = (reply.status if reply is not None else None) or ["done", "error", error.code]
-        data |= {"word": error.code, "exit": error.exit, "error": error.message, "err": data["err"] or error.message}
+        data |= {"code": error.code, "exit": error.exit, "error": error.message, "err": data["err"] or error.message}
         data["retry-after-ms"] = error.retry_after_ms
         self._context.screen.json(data)
         return error.exit

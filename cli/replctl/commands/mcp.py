@@ -15,7 +15,7 @@ from replctl.client.address import resolve
 from replctl.client.errors import ReplError
 from replctl.commands.params import Duration, check_labels, directory_for_new
 from replctl.extensions import configured_tools
-from replctl.mcp.early import NOTHING_ANSWERED, EarlyServer, Handover, read_line, write_line
+from replctl.mcp.early import NO_EXCHANGE, EarlyExchange, EarlyServer, read_line, write_line
 from replctl.tools.base import ToolSettings
 from replctl.tools.catalog import FORMATS, SETS, ToolSet, schemas
 from replwire.faults import ExitCode
@@ -76,7 +76,7 @@ def mcp(
         cwd=directory_for_new(None, address.endpoint),
     )
     toolset = ToolSet(set_name, settings, configured_tools())
-    before = _answer_early(toolset) if http is None else NOTHING_ANSWERED
+    before = _answer_early(toolset) if http is None else NO_EXCHANGE
     if before.is_over:
         return ExitCode.OK
     gc.disable()  # while the SDK creates its classes: collections would take a tenth of the startup
@@ -102,7 +102,7 @@ def mcp(
     return ExitCode.OK
 
 
-def _answer_early(toolset: ToolSet) -> Handover:
+def _answer_early(toolset: ToolSet) -> EarlyExchange:
     """Answer the first requests of a client over stdio before the SDK is there."""
     if os.isatty(0):
         print(
@@ -112,14 +112,14 @@ def _answer_early(toolset: ToolSet) -> Handover:
         )
     try:
         if (sys.stdin.fileno(), sys.stdout.fileno()) != (0, 1):
-            return NOTHING_ANSWERED
+            return NO_EXCHANGE
     except (AttributeError, OSError, ValueError):  # called by a program with streams of its own
-        return NOTHING_ANSWERED
+        return NO_EXCHANGE
     server = EarlyServer(toolset, partial(write_line, 1))
     try:
         return server.serve(partial(read_line, 0))
     except BrokenPipeError:  # the client is gone
-        return Handover([], None, is_over=True)
+        return EarlyExchange([], None, is_over=True)
 
 
 def _resume_gc() -> None:

@@ -30,9 +30,9 @@ _HINTS = {
 }
 
 
-def hint_for(word: str | None, hint: str | None) -> str | None:
+def hint_for(code: str | None, hint: str | None) -> str | None:
     """Return the advice for a fault in terms of the command line, or None."""
-    return _HINTS.get(word or "", for_shell(hint)) if hint else None
+    return _HINTS.get(code or "", for_shell(hint)) if hint else None
 
 
 def for_shell(text: str) -> str:

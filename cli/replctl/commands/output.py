@@ -112,7 +112,7 @@ class CommandOutput:
         self,
         err: str,
         status: Sequence[str],
-        word: str | None,
+        code: str | None,
         exit: int,
         *,
         hint: str | None = None,
@@ -120,7 +120,7 @@ class CommandOutput:
         blank: dict[str, Any] | None = None,
     ) -> None:
         """Print an error as one JSON object, with the same keys for every error."""
-        fields = {"err": err, "error": err, "status": list(status), "word": word, "exit": exit, "hint": hint}
+        fields = {"err": err, "error": err, "status": list(status), "code": code, "exit": exit, "hint": hint}
         self.json({**(blank or {}), **fields, "retry-after-ms": retry_after_ms})
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -72,7 +72,7 @@ def show_end(context: CommandContext, result: Result) -> int:
     status = exit_status_of(result)
     code = int(result.exit) if status is None else status
     if context.json:
-        context.screen.json({**msgspec.to_builtins(result), "word": result.code, "exit": code})
+        context.screen.json({**msgspec.to_builtins(result), "code": result.code, "exit": code})
         return code
     if status is not None:
         if (text := last_words(result)) is not None:

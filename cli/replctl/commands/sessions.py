@@ -19,7 +19,7 @@ from replwire.quantities import count_of
 
 _NEW_FIELDS = (
     *("session", "name", "cwd", "epoch", "created", "state", "cause"),
-    *("count", "bytes", "left-behind", "notice"),
+    *("count", "bytes", "skipped", "notice"),
 )
 _MANY = 20_000  # characters of stdin sent in one message; far below any limit
 
@@ -68,7 +68,7 @@ def new(
     )
     if source is not None:
         _notice(context, f"restored {count_of(reply.count, 'variable')} ({count_of(reply.bytes, 'byte')})")
-        for each in reply.left_behind or []:
+        for each in reply.skipped or []:
             _notice(context, f"not restored: {each.name}: {each.why}")
     if reply.cause:
         _notice(context, f"the previous session of this name was lost: {reply.cause}")
@@ -121,7 +121,7 @@ def close(context: CommandContext, sessions: tuple[str, ...], everything: bool, 
     if len(sessions) == len(failed) == 1:
         return context.fail(failed[0])
     code = failed[0].exit if failed else ExitCode.OK
-    errors = [{"word": each.code, "err": each.message} for each in failed]
+    errors = [{"code": each.code, "err": each.message} for each in failed]
     context.show({"status": ["done"], "closed": closed, "failed": errors, "exit": code})
     for each in failed:
         _notice(context, each.message)
@@ -174,14 +174,14 @@ def clone(context: CommandContext, session: str, to: str) -> None:
     """Clone SESSION to a new session TO with copies of its variables; variables that cannot be copied are listed."""
     with context.client() as client:
         reply = client.clone(session, to)
-    left = reply.left_behind or []
+    left = reply.skipped or []
     data = {
         "status": reply.status,
         "session": reply.session,
         "name": reply.name,
         "count": reply.count,
         "bytes": reply.bytes,
-        "left-behind": left,
+        "skipped": left,
         "notice": reply.notice,
     }
     context.show(data, reply.name or "")

@@ -32,7 +32,7 @@ _ENVELOPE = frozenset(
         "agent",
         "emitter",
         "type",
-        "words",
+        "reply-status",
         "images",
         "traceback",
         "request-id",

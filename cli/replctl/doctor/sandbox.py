@@ -35,10 +35,10 @@ def sandbox(section: SandboxSection, state_dir: str, env: dict[str, str]) -> lis
     machine = detect_machine()
     report = probe(policy, machine, sys.executable, env)
     level: Level = "warn" if section.allow_unsandboxed else "fail"
-    return [*judge(machine, report, detect_host_settings(), level), *_check_allow_unsandboxed(section)]
+    return [*check_layers(machine, report, detect_host_settings(), level), *_check_allow_unsandboxed(section)]
 
 
-def judge(machine: Machine, report: SandboxReport, host: HostSettings, level: Level) -> Iterator[Finding]:
+def check_layers(machine: Machine, report: SandboxReport, host: HostSettings, level: Level) -> Iterator[Finding]:
     """Yield findings for each part. `level` is the level of an unavailable sandbox."""
     yield bubblewrap(machine, level)
     yield namespaces(machine, report, host, level)

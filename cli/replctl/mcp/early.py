@@ -1,7 +1,7 @@
 """The first answers over stdio, given before the SDK is imported, which takes longer than all else at the start.
 
-Clients begin with `initialize` and `tools/list`, and both answers are fixed. So they are sent at once; then the SDK is
-imported, and is told what was said, so that it goes on from there. Everything unusual is left to the SDK.
+Clients begin with `initialize` and `tools/list`. Both answers are fixed, so they are sent at once; the SDK is imported
+afterwards and continues from there. Everything unusual is left to the SDK.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Handover(NamedTuple):
-    """State of the conversation that the SDK has to take over.
+class EarlyExchange(NamedTuple):
+    """Exchange so far, from which the SDK goes on.
 
     Attributes:
-        lines: Messages that it has not seen; the last may be incomplete if the input has ended.
+        lines: Messages that the SDK has not seen; the last may be incomplete if the input has ended.
         answered: Id of the `initialize` among them that was answered.
         is_over: Input has ended and nothing is left to answer.
     """
@@ -39,7 +39,7 @@ class Handover(NamedTuple):
     is_over: bool
 
 
-NOTHING_ANSWERED = Handover([], None, is_over=False)
+NO_EXCHANGE = EarlyExchange([], None, is_over=False)
 
 
 class EarlyServer:
@@ -52,16 +52,16 @@ class EarlyServer:
         self._answered: str | int | None = None
         self._has_listed = False
 
-    def serve(self, read_line: Callable[[], bytes]) -> Handover:
+    def serve(self, read_line: Callable[[], bytes]) -> EarlyExchange:
         """Answer lines until one is not for here, or the list of tools was given; an empty line ends the input."""
         while (line := read_line()).endswith(b"\n"):
             if not self._handle(line):
                 break
             if self._has_listed:
-                return Handover(self._lines, self._answered, is_over=False)
+                return EarlyExchange(self._lines, self._answered, is_over=False)
         if line:
             self._lines.append(line.decode("utf-8", "replace"))
-        return Handover(self._lines, self._answered, is_over=not line)
+        return EarlyExchange(self._lines, self._answered, is_over=not line)
 
     def _handle(self, line: bytes) -> bool:
         """Answer a line. Returns False if it is for the SDK."""

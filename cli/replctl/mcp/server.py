@@ -144,12 +144,12 @@ class McpHandlers:
         call = _call_key(ctx, ctx.request_id)
         self._abandoned_calls[call] = None
 
-        def think_again() -> None:
+        def interrupt_if_cancelled() -> None:
             reason = self._abandoned_calls.pop(call, None)
             if reason is not None and "timed out" not in reason.lower() and "timeout" not in reason.lower():
                 self.client.send_nowait("interrupt", interrupt)
 
-        asyncio.get_running_loop().call_later(_CANCEL_REASON_WAIT_S, think_again)
+        asyncio.get_running_loop().call_later(_CANCEL_REASON_WAIT_S, interrupt_if_cancelled)
 
 
 _META_KEYS = ("status", "session", "eval_id", "epoch", "state")

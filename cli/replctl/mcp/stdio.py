@@ -14,10 +14,10 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from replctl.mcp.early import Handover
+from replctl.mcp.early import EarlyExchange
 
 
-async def serve(server: Server[Any], before: Handover) -> None:
+async def serve(server: Server[Any], before: EarlyExchange) -> None:
     """Serve until stdin ends or the reader of stdout is gone. Only the protocol is written to stdout."""
     try:
         async with stdio_server() as (incoming, outgoing), _sort_messages(incoming, outgoing, before) as messages:
@@ -59,7 +59,7 @@ def _parse_line(line: str) -> SessionMessage | Exception:
 
 
 @asynccontextmanager
-async def _sort_messages(incoming: Any, outgoing: Any, before: Handover) -> AsyncIterator[Any]:
+async def _sort_messages(incoming: Any, outgoing: Any, before: EarlyExchange) -> AsyncIterator[Any]:
     """Pass messages on, those from before first, and reject invalid ones, for which the SDK sends no response."""
     send, receive = anyio.create_memory_object_stream[Any]()
 

@@ -44,11 +44,11 @@ def clone(session: str, to: str) -> ToolCall:
     """Clone a session."""
     reply = yield from request("clone", session=session, name=to)
     name = reply.get("name") or reply.get("new-session")
-    left = reply.get("left-behind") or []
+    left = reply.get("skipped") or []
     text = f"session {name} is a copy of {session}: {count_of(reply.get('count'), 'name')}"
     if left:
         text += "; not copied: " + ", ".join(f"{each['name']} ({each['why']})" for each in left)
-    facts = {"status": "ok", "session": name, "count": reply.get("count"), "left_behind": left}
+    facts = {"status": "ok", "session": name, "count": reply.get("count"), "skipped": left}
     return ToolResult(text=text, structured=facts)
 
 
@@ -58,7 +58,7 @@ def branch(session: str, to: str) -> ToolCall:
     name, missing = reply.get("name") or reply.get("new-session"), reply.get("not-restored") or []
     text = f"session {name} begins as a copy of {session}; both have the same files and limits"
     text += "".join(f"\n[not copied: {each}]" for each in missing)
-    facts = {"status": "ok", "session": name, "checkpoint": reply.get("checkpoint"), "left_behind": missing}
+    facts = {"status": "ok", "session": name, "checkpoint": reply.get("checkpoint"), "skipped": missing}
     return ToolResult(text=text, structured=facts)
 
 

@@ -50,7 +50,7 @@ class TopModel(TopRecords):
         elif family == "eval" and session is not None:
             self._on_eval_event(session, what, event, now)
         elif kind in ("admission/refused", "policy/decision"):
-            text = event.get("err") or event.get("reason") or event.get("word", "")
+            text = event.get("err") or event.get("reason") or event.get("code", "")
             self.warning = f"{event.get('agent') or 'a client'} was refused: {one_line(text)}"
         elif kind == "log/error":
             self.warning = f"internal error of the broker: {one_line(event.get('summary', ''))}"

@@ -13,7 +13,7 @@ class SessionForked(Event, frozen=True, kw_only=True, rename="kebab", tag="sessi
 
     source: Annotated[str, documented("id of the copied session")]
     count: Annotated[int, documented("variables copied")]
-    left_behind: Annotated[list[str], documented("variables not copied, at most 100")]
+    skipped: Annotated[list[str], documented("variables not copied, at most 100")]
 
 
 class SessionSaved(Event, frozen=True, kw_only=True, rename="kebab", tag="session/saved"):
@@ -29,7 +29,7 @@ class SessionRestored(Event, frozen=True, kw_only=True, rename="kebab", tag="ses
     source: Annotated[str | None, documented("name of the saved session")] = None
     saved_at: Annotated[str, documented("time of the snapshot, as its file says")]
     count: Annotated[int, documented("variables saved")]
-    left_behind: Annotated[list[str], documented("variables not saved, at most 100")]
+    skipped: Annotated[list[str], documented("variables not saved, at most 100")]
 
 
 class SessionCheckpoint(Event, frozen=True, kw_only=True, rename="kebab", tag="session/checkpoint"):

@@ -107,7 +107,7 @@ class EvalAccepted(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/a
     code: Annotated[
         str,
         documented(
-            "the code, truncated to `event-text-bytes`; absent if hooks judge it first: then `eval/started` has it"
+            "the code, truncated to `event-text-bytes`; absent if hooks inspect it first: then `eval/started` has it"
         ),
     ] = ""
     code_truncated: bool = False
@@ -153,7 +153,7 @@ class EvalFinished(Event, frozen=True, kw_only=True, rename="kebab", tag="eval/f
     """The eval has ended. Sent exactly once per accepted eval, when the session can take the next one."""
 
     status: Annotated[EvalStatus, documented("outcome in one word")]
-    words: Annotated[list[str], documented("status of its reply on the wire")]
+    reply_status: Annotated[list[str], documented("status of its reply on the wire")]
     duration_ms: Annotated[float | None, documented("run time of the code; absent if it never ran")] = None
     epoch: int
     value: str | None = None
@@ -239,7 +239,7 @@ class WorkerExited(Event, frozen=True, kw_only=True, rename="kebab", tag="worker
 class AdmissionRefused(Event, frozen=True, kw_only=True, rename="kebab", tag="admission/refused"):
     """A request exceeded a limit. At most one event per second, code and agent; `count` includes the others."""
 
-    word: str
+    code: str
     limit: str
     limit_value: int
     err: str
@@ -253,7 +253,7 @@ class PolicyDecision(Event, frozen=True, kw_only=True, rename="kebab", tag="poli
     """
 
     verdict: Annotated[Literal["block", "ask"], documented("`ask`: a person has to decide")]
-    word: str
+    code: str
     reason: str
     count: int
     hook: Annotated[str | None, documented("the deciding hook, `OWNER/NAME`; absent: the broker")] = None

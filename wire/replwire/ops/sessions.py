@@ -15,7 +15,7 @@ class NewSession(OpensSession, frozen=True, kw_only=True, rename="kebab"):
 
     `runtime` is `python`, `node`, `bash`, or a Python environment: the path of a virtual environment, an interpreter,
     or a project with a `.venv`, or `@NAME` for one in the broker's state directory. With `snapshot`, the id of one sent
-    with `put-snapshot`, it begins with these variables, in the runtime that saved them; `left-behind` lists what was
+    with `put-snapshot`, it begins with these variables, in the runtime that saved them; `skipped` lists what was
     not saved or cannot be restored, with the reason.
     """
 
@@ -31,7 +31,7 @@ class NewSession(OpensSession, frozen=True, kw_only=True, rename="kebab"):
         "trusted",
         "count",
         "bytes",
-        "left-behind",
+        "skipped",
         "notice",
     )
 
@@ -182,7 +182,7 @@ class Clone(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
         "queue-position",
         "count",
         "bytes",
-        "left-behind",
+        "skipped",
         "notice",
         "out",
         "duration-ms",

@@ -32,7 +32,7 @@ class Save(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
         "queue-position",
         "count",
         "bytes",
-        "left-behind",
+        "skipped",
         "duration-ms",
         "max-eval-time-ms",
         "out",
@@ -51,7 +51,7 @@ class GetSnapshot(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """
 
     changes: ClassVar[bool] = False
-    returns: ClassVar[tuple[str, ...]] = ("part", "offset", "bytes")
+    returns: ClassVar[tuple[str, ...]] = ("data", "offset", "bytes")
 
     snapshot: SnapshotId
     offset: Natural
@@ -69,5 +69,5 @@ class PutSnapshot(Request, frozen=True, kw_only=True, rename="kebab"):
 
     snapshot: SnapshotId | None = None
     offset: Natural = 0
-    part: Part
+    data: Part
     last: bool = False

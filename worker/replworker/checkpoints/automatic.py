@@ -6,12 +6,12 @@ import math
 import time
 
 from replwire.deadlines import Deadline, Deadlines
-from replworker.checkpoints.taker import CheckpointTaker, TakenCheckpoint
+from replworker.checkpoints.taker import CheckpointKeeper, TakenCheckpoint
 from replworker.session_streams import SessionStreams
 
 _IDLE_S = 0.001  # without a further request the session idles
-_LONGEST_S = 1.0  # between checkpoints of a busy session
-_MOST_EVALS = 100  # likewise
+_MAX_INTERVAL_S = 1.0  # between checkpoints of a busy session
+_MAX_EVALS = 100  # likewise
 
 
 class AutomaticCheckpoints:
@@ -21,7 +21,7 @@ class AutomaticCheckpoints:
     otherwise when the session has idled for as long as a checkpoint takes.
     """
 
-    def __init__(self, taker: CheckpointTaker, streams: SessionStreams, timers: Deadlines) -> None:
+    def __init__(self, taker: CheckpointKeeper, streams: SessionStreams, timers: Deadlines) -> None:
         self._taker = taker
         self._streams = streams
         self._timers = timers
@@ -49,7 +49,7 @@ class AutomaticCheckpoints:
         if not self.is_on:
             return
         self._evals += 1
-        if self._evals >= _MOST_EVALS or now - self._begun >= _LONGEST_S:
+        if self._evals >= _MAX_EVALS or now - self._begun >= _MAX_INTERVAL_S:
             self.take(now)
         else:
             self._start_timer(now)

@@ -53,7 +53,7 @@ class WaitingCopy:
         except OSError:  # it has ended since, or its score may not be lowered
             pass
 
-    def wait_until_here(self, seconds: float) -> bool:
+    def wait_until_ready(self, seconds: float) -> bool:
         """Wait for a copy that is being made. Return False if there is none."""
         while not self.pid:
             if not select.select([self._socket], [], [], seconds)[0] or not self.read():

@@ -9,7 +9,7 @@ import msgspec
 from replwire.ops import Diff
 from replwire.replies import FileChange
 from replworker.checkpoints.session_files import SessionFiles
-from replworker.checkpoints.taker import CheckpointTaker
+from replworker.checkpoints.taker import CheckpointKeeper
 from replworker.reply_sender import ReplySender
 from replworker.runtimes.file_frames import FilesFrame
 from replworker.session_streams import SessionStreams
@@ -21,7 +21,7 @@ class FileRequests:
     """Answers requests about the files of one session's checkpoints."""
 
     def __init__(
-        self, taker: CheckpointTaker, files: SessionFiles, streams: SessionStreams, replies: ReplySender
+        self, taker: CheckpointKeeper, files: SessionFiles, streams: SessionStreams, replies: ReplySender
     ) -> None:
         self._taker = taker
         self._files = files
@@ -32,8 +32,8 @@ class FileRequests:
         """Compare the files with those of a checkpoint, by default of the newest one before the last eval."""
         request, tree = _decode_diff(body), self._taker.tree
 
-        def refuse(word: str, err: str, **more: Any) -> None:
-            self._replies.send_error(route, request.id, word, f"diff: {err}", epoch=self._replies.epoch, **more)
+        def refuse(code: str, err: str, **more: Any) -> None:
+            self._replies.send_error(route, request.id, code, f"diff: {err}", epoch=self._replies.epoch, **more)
 
         if not self._files.is_on:
             refuse("not-supported", "the session's checkpoints keep no files (`checkpoint-files`)")

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from replworker.runtimes.interpreter_process import read_kernel_session
 
-_MOST = 10_000
+_MAX_PROCESSES = 10_000
 _COMMAND_BYTES = 60
 
 
@@ -46,7 +46,7 @@ def _inside(wrapper: int) -> dict[int, str]:
     """Return pids below the sandbox's first process with their commands; zombies have none."""
     found: dict[int, str] = {}
     waiting = [pid for holder in _children(wrapper) for pid in _children(holder)]
-    while waiting and len(found) < _MOST:
+    while waiting and len(found) < _MAX_PROCESSES:
         pid = waiting.pop()
         found[pid] = _command(pid)
         waiting += _children(pid)

@@ -11,7 +11,7 @@ from replwire.link import FrameKind, RolledBackBody, encode
 from replwire.replies import Reply
 from replworker.checkpoints.sentences import killed_processes
 from replworker.checkpoints.session_files import UNCHANGED, SessionFiles
-from replworker.checkpoints.taker import CheckpointTaker
+from replworker.checkpoints.taker import CheckpointKeeper
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
 from replworker.runtimes.interpreter_process import InterpreterProcess
@@ -35,7 +35,7 @@ class Recovery:
         replies: ReplySender,
         streams: SessionStreams,
         timers: Deadlines,
-        taker: CheckpointTaker,
+        taker: CheckpointKeeper,
         family: SandboxFamily,
         files: SessionFiles,
     ) -> None:

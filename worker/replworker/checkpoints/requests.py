@@ -14,13 +14,13 @@ from replwire.link import AssignBody, BranchedBody, FrameKind, Header, Outcome, 
 from replwire.replies import CheckpointEntry, Reply
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.session_files import SessionFiles
-from replworker.checkpoints.taker import CheckpointTaker, TakenCheckpoint
+from replworker.checkpoints.taker import CheckpointKeeper, TakenCheckpoint
 from replworker.checkpoints.tree import CheckpointNode
 from replworker.interpreter import InterpreterBroken
 from replworker.reply_sender import ReplySender
 
 _HINT = "`ls-checkpoints` lists them"
-_MOST = 100  # evals listed in a reply
+_MAX_LISTED_EVALS = 100  # evals listed in a reply
 _MOST_OF_BRANCH = 10_000  # evals that a branch contains, for the event
 
 
@@ -41,7 +41,7 @@ class _BranchRequest(msgspec.Struct):
 
 
 @dataclass(slots=True)
-class _AskedCheckpoint:
+class _CheckpointInProgress:
     header: Header
     request_id: str
     name: str | None
@@ -60,7 +60,7 @@ class CheckpointRequests:
 
     def __init__(
         self,
-        taker: CheckpointTaker,
+        taker: CheckpointKeeper,
         recovery: Recovery,
         files: SessionFiles,
         replies: ReplySender,
@@ -70,7 +70,7 @@ class CheckpointRequests:
         self._files = files
         self._replies = replies
         self._assignment: AssignBody | None = None
-        self._last: _AskedCheckpoint | None = None
+        self._last: _CheckpointInProgress | None = None
         self.off = ""
 
     def assign(self, assignment: AssignBody, off: str) -> None:
@@ -81,7 +81,7 @@ class CheckpointRequests:
     def handle_checkpoint(self, header: Header, body: bytes) -> None:
         """Keep the state of this moment; an automatic checkpoint of the same state gets the name."""
         request = _decode_checkpoint(body)
-        asked = self._last = _AskedCheckpoint(header, request.id, request.name)
+        asked = self._last = _CheckpointInProgress(header, request.id, request.name)
         refusal = self._refuse_checkpoint(request.name)
         if refusal is not None:
             self._refuse(asked, refusal)
@@ -112,7 +112,7 @@ class CheckpointRequests:
     def handle_branch(self, header: Header, body: bytes) -> None:
         """Tell the broker from which checkpoint a branch can begin: one that was named, or one of this moment."""
         request, taker = _decode_branch(body), self._taker
-        asked = self._last = _AskedCheckpoint(header, request.id, None)
+        asked = self._last = _CheckpointInProgress(header, request.id, None)
         if self.off:
             self._refuse(asked, RequestError("not-supported", f"branch: {self.off}"))
             return
@@ -129,7 +129,7 @@ class CheckpointRequests:
             missing = taker.not_restored.get(wanted.number, [])
             self._send_branched(asked, wanted, TakenCheckpoint(None, missing))
 
-    def _send_branched(self, asked: _AskedCheckpoint, made: CheckpointNode, result: TakenCheckpoint) -> None:
+    def _send_branched(self, asked: _CheckpointInProgress, made: CheckpointNode, result: TakenCheckpoint) -> None:
         if result.error is not None:
             error = RequestError("checkpoint-failed", f"no checkpoint was taken: {result.error}")
             self._refuse(asked, error)
@@ -152,7 +152,7 @@ class CheckpointRequests:
             return RequestError("checkpoint-limit-reached", text, limit="max-checkpoints", limit_value=most, hint=hint)
         return None
 
-    def _finish(self, asked: _AskedCheckpoint, made: CheckpointNode, result: TakenCheckpoint) -> None:
+    def _finish(self, asked: _CheckpointInProgress, made: CheckpointNode, result: TakenCheckpoint) -> None:
         if result.error is not None:
             error = RequestError("checkpoint-failed", f"no checkpoint was taken: {result.error}")
             self._refuse(asked, error)
@@ -174,10 +174,10 @@ class CheckpointRequests:
         )
         self._answer(asked, reply, Outcome.OK)
 
-    def _refuse(self, asked: _AskedCheckpoint, error: RequestError) -> None:
+    def _refuse(self, asked: _CheckpointInProgress, error: RequestError) -> None:
         self._answer(asked, self._error_reply(asked, error), Outcome.ERROR)
 
-    def _error_reply(self, asked: _AskedCheckpoint, error: RequestError) -> Reply:
+    def _error_reply(self, asked: _CheckpointInProgress, error: RequestError) -> Reply:
         return Reply(
             id=asked.request_id,
             status=["done", "error", error.code],
@@ -188,7 +188,7 @@ class CheckpointRequests:
             **error.fields,
         )
 
-    def _answer(self, asked: _AskedCheckpoint, reply: Reply, outcome: Outcome) -> None:
+    def _answer(self, asked: _CheckpointInProgress, reply: Reply, outcome: Outcome) -> None:
         asked.reply, asked.outcome = reply, outcome
         self._replies.send_reply(asked.header.route, reply, outcome)
 
@@ -267,17 +267,17 @@ class CheckpointRequests:
         elif found is None:
             text = f"there is no checkpoint before eval {undone[-1]}" + (f": {self.off}" if self.off else "")
         else:
-            evals = ", ".join(map(str, undone[-_MOST:]))
+            evals = ", ".join(map(str, undone[-_MAX_LISTED_EVALS:]))
             text = (
                 f"there is no checkpoint right before eval {undone[-1]}: "
                 f"the newest before it is {found.number}, which would undo the evals {evals}"
             )
-        listed = undone[-_MOST:] or None
+        listed = undone[-_MAX_LISTED_EVALS:] or None
         self._send_error(route, request_id, "checkpoint-not-found", text, undone_evals=listed, hint=_HINT)
 
     def _send_not_found(self, route: int, request_id: str, reference: int | str) -> None:
         text = f"the session has no checkpoint {reference}"
         self._send_error(route, request_id, "checkpoint-not-found", text, hint=_HINT)
 
-    def _send_error(self, route: int, request_id: str, word: str, err: str, **more: Any) -> None:
-        self._replies.send_error(route, request_id, word, err, epoch=self._replies.epoch, state="kept", **more)
+    def _send_error(self, route: int, request_id: str, code: str, err: str, **more: Any) -> None:
+        self._replies.send_error(route, request_id, code, err, epoch=self._replies.epoch, state="kept", **more)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from replworker.runtimes import frames
 
-_MOST = 20
+_MAX_NAMES = 20
 
 
 def missing_from(event: frames.CheckpointedFrame) -> list[str]:
@@ -41,8 +41,8 @@ def killed_processes(commands: list[str]) -> list[str]:
 
 def _list(names: Iterable[str]) -> str:
     names = list(names)
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return ", ".join(names[:_MOST]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _count(number: int, noun: str) -> str:

@@ -12,7 +12,7 @@ from replworker.checkpoints.file_requests import FileRequests
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.requests import CheckpointRequests
 from replworker.checkpoints.session_files import SessionFiles
-from replworker.checkpoints.taker import CheckpointTaker
+from replworker.checkpoints.taker import CheckpointKeeper
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
 from replworker.results import StateReport
@@ -36,9 +36,9 @@ class SessionCheckpoints:
         self._process = process
         self._replies = replies
         self._interpreter = interpreter
-        self._memory_limit = None if settings.confinement is None else settings.confinement.policy.limits.memory_bytes
+        self._memory_limit = None if settings.sandbox is None else settings.sandbox.policy.limits.memory_bytes
         self._files = SessionFiles(interpreter, timers)
-        self._taker = CheckpointTaker(interpreter, timers, Limits(), self._files)
+        self._taker = CheckpointKeeper(interpreter, timers, Limits(), self._files)
         self._recovery = Recovery(
             process, interpreter, replies, streams, timers, self._taker, settings.family, self._files
         )

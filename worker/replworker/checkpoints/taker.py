@@ -16,7 +16,7 @@ from replworker.checkpoints.tree import CheckpointNode, CheckpointTree
 from replworker.interpreter import Interpreter
 from replworker.runtimes import frames
 
-_HERE_S = 5.0  # for a copy to report; without it there is no checkpoint
+_REPORT_S = 5.0  # for a copy to report; without it there is no checkpoint
 _LAST_WAIT_S = 0.05  # for a copy of an interpreter that has just died
 _MAX_DROPPED = 100  # numbers kept for `ls-checkpoints`
 
@@ -29,17 +29,17 @@ class TakenCheckpoint:
     not_restored: list[str]
 
 
-Then = Callable[[TakenCheckpoint], None]
+OnTaken = Callable[[TakenCheckpoint], None]
 
 
 @dataclass(slots=True)
 class _PendingCheckpoint:
-    then: Then
+    then: OnTaken
     deadline: Deadline
     answer: TakenCheckpoint | None = None  # of the interpreter; the copy has to report as well
 
 
-class CheckpointTaker:
+class CheckpointKeeper:
     """Takes checkpoints of one interpreter and keeps them within limits.
 
     `off` says why no automatic ones are taken at the moment, or is empty.
@@ -70,7 +70,7 @@ class CheckpointTaker:
         """Return whether the copy of a checkpoint is being made."""
         return number in self._pending
 
-    def join(self, number: int, then: Then) -> None:
+    def join(self, number: int, then: OnTaken) -> None:
         """Call `then`, too, when a checkpoint that is being taken waits, or there is none."""
         pending = self._pending[number]
         first = pending.then
@@ -89,13 +89,13 @@ class CheckpointTaker:
 
         self.join(number, plan)
 
-    def take(self, then: Then, *, automatic: bool, name: str | None = None) -> CheckpointNode:
+    def take(self, then: OnTaken, *, automatic: bool, name: str | None = None) -> CheckpointNode:
         """Request a checkpoint of the present state; `then` is called when the copy waits, or there is none."""
         copy = WaitingCopy()
         made = self.tree.add(_timestamp(), automatic=automatic, name=name)
         number = made.number
         self.copies.add(number, copy)
-        longest = _HERE_S + (KEEP_S if self._files.is_on else 0.0)
+        longest = _REPORT_S + (KEEP_S if self._files.is_on else 0.0)
         deadline = self._timers.call_at(
             time.monotonic() + longest, lambda _: self._give_up(number, "the copy did not report")
         )
@@ -176,7 +176,7 @@ class CheckpointTaker:
     def on_interpreter_killed(self) -> None:
         """Keep a copy that was made but did not report yet; give up others that are pending."""
         for number, pending in list(self._pending.items()):
-            if number in self.copies and self.copies[number].wait_until_here(_LAST_WAIT_S):
+            if number in self.copies and self.copies[number].wait_until_ready(_LAST_WAIT_S):
                 pending.answer = pending.answer or TakenCheckpoint(None, [])
             else:
                 self._give_up(number, "the interpreter ended")

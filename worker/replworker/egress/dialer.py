@@ -7,7 +7,7 @@ import ipaddress
 import socket
 from functools import lru_cache
 
-from replwire.network import NetworkRules, is_address, judge_address, parse_host_address
+from replwire.network import NetworkRules, check_address, is_address, parse_host_address
 
 _RESOLVE_S = 10.0
 _CONNECT_S = 15.0
@@ -56,7 +56,7 @@ class Dialer:
         targets = self._fixed_targets(rules, name, port) or await self._resolve(name, port)
         if not is_address(name):
             for address, _ in targets:
-                verdict = judge_address(rules, name, ipaddress.ip_address(address.partition("%")[0]))
+                verdict = check_address(rules, name, ipaddress.ip_address(address.partition("%")[0]))
                 if not verdict.allowed:
                     raise Unreachable(verdict.reason, is_policy=True)
         failure = OSError(0, "it has no address")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import TYPE_CHECKING
 
-from replwire.network import VIRTUAL_NETWORK, NetworkRules, TrafficOutcome, is_address, judge, normalize_host
+from replwire.network import VIRTUAL_NETWORK, NetworkRules, TrafficOutcome, check_host, is_address, normalize_host
 from replworker.egress import dns
 from replworker.egress.dialer import Dialer, Unreachable
 from replworker.egress.handshake import BadRequest, ProxyRequest, read_request
@@ -101,7 +101,7 @@ class ServedSandbox:
             return dns.build_answer(query, dns.NO_ERROR, "127.0.0.1" if query.type == dns.A else None)
         if name is None or is_address(name) or query.type == 12:  # PTR: asked for by programs, not by people
             return dns.build_answer(query, dns.NO_SUCH_NAME)
-        verdict = judge(self.rules, name, None)
+        verdict = check_host(self.rules, name, None)
         if not verdict.allowed:
             if query.type == dns.A:  # one of the two or three queries that a program sends
                 self._note(name, 0, "refused", verdict.reason, 0, 0)
@@ -229,7 +229,7 @@ class ServedSandbox:
         Raises:
             Unreachable: there is no connection
         """
-        verdict = judge(self.rules, name, port)
+        verdict = check_host(self.rules, name, port)
         secrets = None if self._secrets is None else self._secrets.for_host(name, port)
         try:
             if not verdict.allowed:

@@ -19,7 +19,7 @@ _HARNESS = Path(__file__).with_name("python") / "harness.py"
 
 
 def build_command(
-    runtime: str, interpreter: str, env: dict[str, str], wrapping: SandboxWrapper | None = None
+    runtime: str, interpreter: str, env: dict[str, str], wrapper: SandboxWrapper | None = None
 ) -> InterpreterCommand:
     """Build the command for a runtime.
 
@@ -27,9 +27,9 @@ def build_command(
         KeyError: the runtime is unknown
     """
     if runtime == "bash":
-        return bash.build_bash_command(interpreter, env, wrapping)
+        return bash.build_bash_command(interpreter, env, wrapper)
     argv = {"python": _python, "node": _node}[runtime](interpreter)
-    return InterpreterCommand(argv, env, wrapping)
+    return InterpreterCommand(argv, env, wrapper)
 
 
 def _python(interpreter: str) -> list[str]:

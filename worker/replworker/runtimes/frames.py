@@ -231,7 +231,7 @@ class DumpedFrame(_FrameEvent, frozen=True, tag="dumped", kw_only=True):
     count: int = 0
     bytes: int = 0
     data: str | None = None
-    left_behind: list[SkippedName] = []
+    skipped: list[SkippedName] = []
     error: str | None = None
 
 

@@ -76,18 +76,18 @@ def exec_child(command: InterpreterCommand, inner: list[int]) -> NoReturn:
         parent = os.getppid()
         os.setsid()
         raise_oom_score(_OOM_SCORE)
-        wrapping = command.wrapper
-        wanted = [*inner, *(wrapping.fds if wrapping else ())]
+        wrapper = command.wrapper
+        wanted = [*inner, *(wrapper.fds if wrapper else ())]
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 64) for fd in wanted]
         for target, fd in enumerate(high):
             os.dup2(fd, target)
         os.closerange(len(wanted), os.sysconf("SC_OPEN_MAX"))
         for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        argv = [*(wrapping.prefix if wrapping else ()), *command.argv]
-        if wrapping:
+        argv = [*(wrapper.prefix if wrapper else ()), *command.argv]
+        if wrapper:
             doing = "the sandbox"
-            wrapping.enter()
+            wrapper.enter()
             doing = argv[0]
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # after the change of user, which clears it
         if os.getppid() != parent:

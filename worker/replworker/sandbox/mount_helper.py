@@ -37,7 +37,7 @@ class AttachResult(NamedTuple):
     sockets: list[socket.socket]
 
 
-class _Order(msgspec.Struct, frozen=True, array_like=True):
+class _MountRequest(msgspec.Struct, frozen=True, array_like=True):
     """Order for the helper."""
 
     mounts: list[tuple[str, str]]
@@ -68,8 +68,8 @@ class MountHelper:
     ) -> AttachResult:
         """Mount these in order, opened with these rights, and open these sockets. The helper exits."""
         try:
-            order = _Order([(mount.path, mount.kind) for mount in wanted], rights, list(listeners))
-            self._ours.send(msgspec.json.encode(order))
+            request = _MountRequest([(mount.path, mount.kind) for mount in wanted], rights, list(listeners))
+            self._ours.send(msgspec.json.encode(request))
             if not select.select([self._ours], [], [], seconds)[0]:
                 return AttachResult(f"mounting took longer than {seconds:g} s", [])
             answer, fds = _receive_fds(self._ours, len(listeners))
@@ -102,9 +102,9 @@ def _run_helper(fd: int, worker: int, outer: int, map_to: int | None) -> NoRetur
         owners = None if map_to is None else _prefetch_namespace(private_mounts.IdMapper(map_to))
         data = asked.recv(_MOST_BYTES)
         if data:
-            order = msgspec.json.decode(data, type=_Order)
+            request = msgspec.json.decode(data, type=_MountRequest)
             try:
-                fds = _complete(order, outer, map_to, owners)
+                fds = _complete(request, outer, map_to, owners)
                 socket.send_fds(asked, [b"."], fds)
             except OSError as error:
                 asked.send(f"!{error.strerror or error}".encode())
@@ -121,23 +121,25 @@ def _prefetch_namespace(owners: private_mounts.IdMapper) -> private_mounts.IdMap
     return owners
 
 
-def _complete(order: _Order, outer: int, map_to: int | None, owners: private_mounts.IdMapper | None) -> list[int]:
-    """Mount and open what is ordered; return the sockets."""
+def _complete(
+    request: _MountRequest, outer: int, map_to: int | None, owners: private_mounts.IdMapper | None
+) -> list[int]:
+    """Mount and open what is requested; return the sockets."""
     inside = f"/proc/{_sandbox_init_pid(outer)}/ns"
     sandbox = os.open(f"{inside}/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    network = os.open(f"{inside}/net", os.O_RDONLY | os.O_CLOEXEC) if order.listeners else -1
-    rights = None if order.rights is None else Rights(*order.rights)
+    network = os.open(f"{inside}/net", os.O_RDONLY | os.O_CLOEXEC) if request.listeners else -1
+    rights = None if request.rights is None else Rights(*request.rights)
     if map_to is None:
-        trees = _clone_in_userns(order.mounts) if order.mounts else []
+        trees = _clone_in_userns(request.mounts) if request.mounts else []
     else:
-        trees = [_clone_mount(path, kind, owners, rights) for path, kind in order.mounts]
+        trees = [_clone_mount(path, kind, owners, rights) for path, kind in request.mounts]
         identity.drop_to_user(map_to)
     mounts.enter(namespace_sockets.owner_of(sandbox))
     mounts.enter(sandbox)
     os.chdir("/")
-    for (path, kind), tree in zip(order.mounts, trees, strict=True):
+    for (path, kind), tree in zip(request.mounts, trees, strict=True):
         _attach_mount(path, kind, tree)
-    return namespace_sockets.open_listeners(network, order.listeners) if order.listeners else []
+    return namespace_sockets.open_listeners(network, request.listeners) if request.listeners else []
 
 
 def _sandbox_init_pid(outer: int) -> int:

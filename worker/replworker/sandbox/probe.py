@@ -64,13 +64,15 @@ def probe(
     """
     assert policy.profile != "off", "nothing to probe"
     try:
-        with _bait(scratch) as order:
+        with _bait(scratch) as targets:
             plan = prepare_plan(policy, machine, "python", python, env, also=(SELFTEST,))
-            report, late_error = _run_selftest(plan, python, order, None, required)
+            report, late_error = _run_selftest(plan, python, targets, None, required)
             if late_error is None or machine.uid == 0:
                 return report
-            cold = prepare_plan(policy, machine, "python", python, env, also=(SELFTEST,), directory=order["workspace"])
-            return _run_selftest(cold, python, order, late_error, required)[0]
+            cold = prepare_plan(
+                policy, machine, "python", python, env, also=(SELFTEST,), directory=targets["workspace"]
+            )
+            return _run_selftest(cold, python, targets, late_error, required)[0]
     except SandboxUnavailable as error:
         return failed_report(error.cause, error.fix, required)
     except (DirectoryRefused, OSError) as error:
@@ -78,48 +80,48 @@ def probe(
 
 
 def _run_selftest(
-    plan: SandboxPlan, python: str, order: dict[str, Any], late_error: str | None, required: tuple[str, ...]
+    plan: SandboxPlan, python: str, targets: dict[str, Any], late_error: str | None, required: tuple[str, ...]
 ) -> tuple[SandboxReport, str | None]:
     """Run the self-test; return the report, and why the workspace could not be mounted late.
 
     With `late_error` given, the workspace is mounted from the start.
     """
-    fd = os.open(order["workspace"], os.O_RDONLY | os.O_DIRECTORY)
+    fd = os.open(targets["workspace"], os.O_RDONLY | os.O_DIRECTORY)
     try:
-        confined = BubblewrapSandbox(plan, extra=(fd,))
-        arguments = {**order, "fd": FIRST_FD + len(confined.fds) - 1}
-        child = InterpreterProcess(
-            InterpreterCommand([python, "-I", SELFTEST, json.dumps(arguments)], plan.env, confined)
+        wrapper = BubblewrapSandbox(plan, extra=(fd,))
+        arguments = {**targets, "fd": FIRST_FD + len(wrapper.fds) - 1}
+        process = InterpreterProcess(
+            InterpreterCommand([python, "-I", SELFTEST, json.dumps(arguments)], plan.env, wrapper)
         )
     finally:
         os.close(fd)
     try:
-        out, err = _read_output(child, until="here\n")
+        out, err = _read_output(process, until="here\n")
         if out != "here\n":
-            _wait_for_exit(child)
+            _wait_for_exit(process)
             return failed_report(*explain_failure(err, detect_host_settings()), required), None
         if late_error is None:
-            late_error = confined.attach(plan.policy, order["workspace"]).error
-        outside = _observe_from_host(plan, child, confined, late_error)
-        child.write_stdin(b"\n")
-        out, err = _read_output(child, until="\n")
+            late_error = wrapper.attach(plan.policy, targets["workspace"]).error
+        outside = _observe_from_host(plan, process, wrapper, late_error)
+        process.write_stdin(b"\n")
+        out, err = _read_output(process, until="\n")
         try:
             return evaluate(plan.policy, json.loads(out), outside, required), late_error
         except (ValueError, KeyError, TypeError):
             text = (err or out)[-500:].strip()
-            return failed_report(f"the self-test did not finish: {_wait_for_exit(child)}: {text}", "", required), None
+            return failed_report(f"the self-test did not finish: {_wait_for_exit(process)}: {text}", "", required), None
     finally:
-        _reap(child, confined)
+        _reap(process, wrapper)
 
 
 def _observe_from_host(
-    plan: SandboxPlan, child: InterpreterProcess, confined: BubblewrapSandbox, late_error: str | None
+    plan: SandboxPlan, process: InterpreterProcess, wrapper: BubblewrapSandbox, late_error: str | None
 ) -> HostObservation:
-    inside = _innermost_pid(child.pid)
+    inside = _innermost_pid(process.pid)
     return HostObservation(
         uid=os.stat(f"/proc/{inside}").st_uid,
         namespaces={name: os.readlink(f"/proc/self/ns/{name}") for name in _NAMESPACES},
-        grouped=frozenset(confined.group.controllers_of(inside)),
+        grouped=frozenset(wrapper.group.controllers_of(inside)),
         late_error=late_error,
         group_problem=plan.machine.cgroups.problem,
         landlock_abi=plan.machine.landlock_abi,
@@ -134,40 +136,40 @@ def _innermost_pid(pid: int) -> int:
     return pid
 
 
-def _read_output(child: InterpreterProcess, until: str) -> tuple[str, str]:
+def _read_output(process: InterpreterProcess, until: str) -> tuple[str, str]:
     """Read stdout up to a text or its end, and stderr meanwhile, bounded in time and size."""
     end = time.monotonic() + TIMEOUT_S
     out = err = b""
-    open_fds = {child.out, child.err}
+    open_fds = {process.out, process.err}
     while open_fds and len(out) < _MOST_BYTES and not out.endswith(until.encode()):
         ready = select.select(list(open_fds), [], [], max(0.0, end - time.monotonic()))[0]
         if not ready:
             break
         for fd in ready:
-            data = child.read(fd)
+            data = process.read(fd)
             if not data:
                 open_fds.discard(fd)
-            elif fd == child.out:
+            elif fd == process.out:
                 out += data
             else:
                 err = (err + data)[-_MOST_BYTES:]
     return out.decode(errors="replace"), err.decode(errors="replace")
 
 
-def _wait_for_exit(child: InterpreterProcess) -> str:
-    select.select([child.exit_fd], [], [], TIMEOUT_S)
-    return child.poll_exit() or "it did not exit"
+def _wait_for_exit(process: InterpreterProcess) -> str:
+    select.select([process.exit_fd], [], [], TIMEOUT_S)
+    return process.poll_exit() or "it did not exit"
 
 
-def _reap(child: InterpreterProcess, confined: BubblewrapSandbox) -> None:
-    child.kill()
-    if select.select([child.exit_fd], [], [], TIMEOUT_S)[0]:
+def _reap(process: InterpreterProcess, wrapper: BubblewrapSandbox) -> None:
+    process.kill()
+    if select.select([process.exit_fd], [], [], TIMEOUT_S)[0]:
         try:
-            child.poll_exit()
+            process.poll_exit()
         except ChildProcessError:  # reaped already
             pass
-    confined.close()
-    child.close()
+    wrapper.close()
+    process.close()
 
 
 @contextmanager

@@ -79,29 +79,29 @@ def status() -> dict[str, str]:
 
 
 def main() -> None:
-    order = json.loads(sys.argv[1])
+    targets = json.loads(sys.argv[1])
     print("here", flush=True)
     sys.stdin.readline()  # the workspace is mounted meanwhile
     usage = os.statvfs("/tmp")
     found = {
         "status": status(),
-        "secret": try_open(order["secret"]),
-        "outside": try_open(order["secret"], os.O_WRONLY),
+        "secret": try_open(targets["secret"]),
+        "outside": try_open(targets["secret"], os.O_WRONLY),
         "root": try_open("/usr", os.O_WRONLY | os.O_TMPFILE),
         "sysctl": try_open("/proc/sys/kernel/core_pattern", os.O_WRONLY),
-        "signal": attempt(lambda: os.kill(order["pid"], 0)),
-        "tcp": try_connect(socket.AF_INET, ("127.0.0.1", order["port"])),
-        "abstract": try_connect(socket.AF_UNIX, "\0" + order["abstract"]),
-        "path-socket": try_connect(socket.AF_UNIX, order["socket"]),
+        "signal": attempt(lambda: os.kill(targets["pid"], 0)),
+        "tcp": try_connect(socket.AF_INET, ("127.0.0.1", targets["port"])),
+        "abstract": try_connect(socket.AF_UNIX, "\0" + targets["abstract"]),
+        "path-socket": try_connect(socket.AF_UNIX, targets["socket"]),
         "vsock": attempt(lambda: socket.socket(AF_VSOCK, socket.SOCK_STREAM).close()),
         "io-uring": attempt(lambda: call(IO_URING_SETUP, 1, None)),
         "userns": in_child(unshare),
-        "walk": try_walk(order["fd"], "../" + os.path.basename(order["secret"])),
+        "walk": try_walk(targets["fd"], "../" + os.path.basename(targets["secret"])),
         "variables": variables(),
         "namespaces": {name: os.readlink("/proc/self/ns/" + name) for name in ("mnt", "pid", "net", "ipc", "uts")},
         "limits": {name: resource.getrlimit(which)[1] for name, which in LIMITS.items()},
         "tmp": usage.f_blocks * usage.f_frsize,
-        "workspace": attempt(lambda: os.close(os.open(order["workspace"], os.O_WRONLY | os.O_TMPFILE))),
+        "workspace": attempt(lambda: os.close(os.open(targets["workspace"], os.O_WRONLY | os.O_TMPFILE))),
     }
     print(json.dumps(found))
 

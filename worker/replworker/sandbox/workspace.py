@@ -116,13 +116,13 @@ def _check_location(policy: Policy, real: str, home: str) -> None:
     allowed = (
         (*_SOURCES, home) if is_within(home, ["/var/lib"]) else _SOURCES
     )  # builds of CI services are in such a home
-    if real in _TOP or (_in_unlisted(policy, real, _SYSTEM) and not is_within(real, allowed)):
+    if real in _TOP or (_is_unlisted(policy, real, _SYSTEM) and not is_within(real, allowed)):
         raise DirectoryRefused(f"{real} is a system directory")
     if is_within(home, [real]) or os.path.dirname(real) == "/home" or real == "/root":
         raise DirectoryRefused(
             f"{real} is or contains a home directory, and sessions may not write to home directories"
         )
-    if _in_unlisted(policy, real, _settings_dirs(real, home)):
+    if _is_unlisted(policy, real, _settings_dirs(real, home)):
         raise DirectoryRefused(
             f"{real} contains settings or programs of a home directory, which later run as its owner"
         )
@@ -131,7 +131,7 @@ def _check_location(policy: Policy, real: str, home: str) -> None:
             raise DirectoryRefused(f"{path} is protected: files there later run as their owner")
 
 
-def _in_unlisted(policy: Policy, real: str, places: Iterable[str]) -> bool:
+def _is_unlisted(policy: Policy, real: str, places: Iterable[str]) -> bool:
     """Return whether a directory lies in one of these places, and in no workspace the operator listed there."""
     named = [path for path in policy.workspaces if is_within(real, [path])]
     return any(is_within(real, [place]) and not any(is_within(path, [place]) for path in named) for place in places)

@@ -98,7 +98,7 @@ class Admission:
 
     def _on_rejected(self, peer: Peer, error: RequestError, agent: str | None, now: float) -> None:
         self._state.emitter.emit_rejection(error, agent, now)
-        if error.code == CONNECTIONS.word:
+        if error.code == CONNECTIONS.code:
             self._connection_admission.close_excess(peer, now)
 
     def reject(self, peer: Peer, body: bytes, raw: dict[str, Any], error: RequestError, now: float) -> None:

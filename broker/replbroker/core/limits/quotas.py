@@ -26,7 +26,7 @@ class Resource(NamedTuple):
 
     quota: str  # the limit of one identity
     total: str  # the limit of all together
-    word: str
+    code: str
     err: str
     divided: bool = True  # agents of one identity divide it; else it goes round, or the oldest is dropped
 
@@ -170,7 +170,7 @@ class Quotas:
         if exceeded is not None:
             suffix = "" if exceeded.holder is None else f" for {exceeded.holder}"
             raise RequestError(
-                resource.word,
+                resource.code,
                 f"{resource.err}{suffix} ({exceeded.limit} = {exceeded.value})",
                 limit=exceeded.limit,
                 limit_value=exceeded.value,

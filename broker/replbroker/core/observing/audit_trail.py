@@ -102,7 +102,7 @@ class AuditTrail:
         """Write the records of a client that nothing can be sent to any more."""
         self._reused_ids.discard(peer)
         for request_id in self.pending_ids(peer):
-            self._record(peer, request_id, "client-gone", None)
+            self._record(peer, request_id, "client-disconnected", None)
 
     def record_own(self, op: str | None, agent: str | None, session: str | None, outcome: str, err: str | None) -> None:
         """Write the record of an action that no client asked for."""

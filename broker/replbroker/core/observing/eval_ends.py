@@ -30,7 +30,7 @@ def build_finished(task: EvalTask, end: events.EvalStatus, summary: OutputSummar
         "eval": task.eval_id,
         "agent": task.agent_label,
         "status": end,
-        "words": task.status,
+        "reply_status": task.status,
         "duration_ms": task.duration_ms,
         "epoch": task.epoch,
         **summary.summary(),

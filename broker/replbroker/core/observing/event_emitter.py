@@ -163,8 +163,8 @@ class EventEmitter:
 
     def emit_session_forked(self, session: Session, source: Session, snapshot: SnapshotBody) -> None:
         """Emit that a session begins with the variables of another."""
-        skipped = [each.name for each in snapshot.left_behind]
-        self._bus.emit(events.SessionForked, session, source=source.id, count=snapshot.count, left_behind=skipped[:100])
+        skipped = [each.name for each in snapshot.skipped]
+        self._bus.emit(events.SessionForked, session, source=source.id, count=snapshot.count, skipped=skipped[:100])
 
     def emit_session_saved(self, task: EvalTask, count: int, size: int) -> None:
         """Emit that a snapshot of a session was written, for a client to fetch."""
@@ -174,14 +174,14 @@ class EventEmitter:
 
     def emit_session_restored(self, session: Session, header: SnapshotHeader) -> None:
         """Emit that a session begins with the variables of a saved one."""
-        skipped = [each.name for each in header.left_behind]
+        skipped = [each.name for each in header.skipped]
         self._bus.emit(
             events.SessionRestored,
             session,
             source=header.session,
             saved_at=header.saved_at,
             count=header.count,
-            left_behind=skipped[:100],
+            skipped=skipped[:100],
         )
 
     def emit_session_branched(self, session: Session, source: Session, body: BranchedBody) -> None:
@@ -272,7 +272,7 @@ class EventEmitter:
             self._bus.emit(
                 events.AdmissionRefused,
                 agent=agent,
-                word=error.code,
+                code=error.code,
                 limit=limit,
                 limit_value=error.fields["limit_value"],
                 err=error.message,
@@ -280,5 +280,5 @@ class EventEmitter:
             )
         else:
             self._bus.emit(
-                events.PolicyDecision, agent=agent, verdict="block", word=error.code, reason=error.message, count=count
+                events.PolicyDecision, agent=agent, verdict="block", code=error.code, reason=error.message, count=count
             )

@@ -64,7 +64,7 @@ def _worker(worker: Worker, now: float) -> dict[str, Any]:
         "runtime": str(worker.spec),
         "state": worker.state,
         "session": None if worker.session is None else worker.session.id,
-        "heard-ms-ago": round((now - worker.last_seen) * 1000),
+        "last-seen-ms-ago": round((now - worker.last_seen) * 1000),
         "cpu-seconds": worker.usage.cpu_seconds,
         "memory-bytes": worker.usage.memory_bytes,
     }

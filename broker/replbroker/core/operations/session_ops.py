@@ -238,7 +238,7 @@ class SessionOps:
     @staticmethod
     def _environment_notice(session: Session) -> str | None:
         """Return a notice if the next worker will not use the environment that an earlier owner chose."""
-        if not session.spec.was_chosen_by_another(session.owner_principal):
+        if not session.spec.is_foreign_to(session.owner_principal):
             return None
         return f"its next worker runs the broker's own python: {session.spec.environment} was not its owner's choice"
 

@@ -37,12 +37,12 @@ class SnapshotOps:
         state, limits = self._state, self._state.limits
         if state.draining:
             raise RequestError("shutdown", "server is shutting down")
-        if len(request.part) > limits.max_part_bytes:
-            raise state.limit_error("message-too-large", "max-part-bytes", f"a part of {len(request.part)} bytes")
+        if len(request.data) > limits.max_part_bytes:
+            raise state.limit_error("message-too-large", "max-part-bytes", f"a part of {len(request.data)} bytes")
         upload = self._find_or_begin(request, peer)
         if request.offset != upload.size:
             raise RequestError("invalid-request", f"offset: the next part begins at {upload.size}")
-        upload.add(request.part)
+        upload.add(request.data)
         if state.uploads.bytes_of(upload.identity) > limits.max_snapshot_bytes:
             state.uploads.drop(upload)
             raise state.limit_error("message-too-large", "max-snapshot-bytes", "the snapshot is too long")
@@ -50,7 +50,7 @@ class SnapshotOps:
             state.uploads.drop(upload)
             raise RequestError("snapshot-failed", f"the snapshot cannot be used: {damage}")
         state.uploads.expect_more(upload, now + limits.transfer_idle_ms / 1000)
-        state.effects.append(WriteSnapshot(upload.id, request.part, peer, request.id, request.last))
+        state.effects.append(WriteSnapshot(upload.id, request.data, peer, request.id, request.last))
 
     def _find_or_begin(self, request: wire.PutSnapshot, peer: Peer) -> SnapshotUpload:
         state = self._state
@@ -60,7 +60,7 @@ class SnapshotOps:
                 raise RequestError("snapshot-not-found", "this connection does not send such a snapshot")
             return upload
         try:
-            header, length = decode_header(request.part)
+            header, length = decode_header(request.data)
         except SnapshotRefused as refused:
             raise RequestError("snapshot-failed", f"the snapshot cannot be used: {refused}") from None
         upload = SnapshotUpload(state.config.new_id(), peer, state.access.identity_of(peer), header, length)

@@ -182,9 +182,9 @@ class EvalScheduler:
     def _answer_waiter(self, waiter: ReadyWaiter, session: Session, assigned: AssignedBody) -> None:
         copied: dict[str, Any] = {}
         if waiter.snapshot is not None:
-            skipped = [*waiter.snapshot.left_behind, *assigned.left_behind]
+            skipped = [*waiter.snapshot.skipped, *assigned.skipped]
             copied = {"count": assigned.restored, "bytes": waiter.snapshot.bytes}
-            copied |= {"left_behind": skipped, "new_session": session.id if waiter.is_clone else None}
+            copied |= {"skipped": skipped, "new_session": session.id if waiter.is_clone else None}
         if waiter.branched is not None:
             copied = {"checkpoint": waiter.branched.checkpoint, "branch_of": session.branch_of}
             copied |= {"not_restored": waiter.branched.not_restored or None, "new_session": session.id}

@@ -150,7 +150,7 @@ class HookGate:
             eval=task.eval_id,
             agent=task.agent_label,
             verdict=verdict,
-            word=code,
+            code=code,
             reason=reason,
             count=1,
             hook=hook,

@@ -61,7 +61,7 @@ class WorkerPool:
         body = AssignBody(
             session=session.id,
             name=session.name,
-            asker=session.owner_principal,
+            owner=session.owner_principal,
             cwd=session.cwd,
             cwd_needed=session.cwd_needed,
             env=session.env,

@@ -56,7 +56,7 @@ class SnapshotUpload:
         """Return what the header says of the snapshot, for the reply to its sender."""
         header = self.header
         assert self.path is not None
-        return SnapshotBody(path=self.path, count=header.count, bytes=header.bytes, left_behind=header.left_behind)
+        return SnapshotBody(path=self.path, count=header.count, bytes=header.bytes, skipped=header.skipped)
 
 
 class SnapshotUploads:

@@ -278,7 +278,7 @@ class BashCodec:
             return snapshot.build_dump(frame.n, fields[1:], self._options)
         if isinstance(frame, frames.RestoreFrame) and frame.data is not None:
             count, left = snapshot.find_missing(frame.data, self._names)
-            return frames.DumpedFrame(n=frame.n, count=count, bytes=len(frame.data.encode()), left_behind=left)
+            return frames.DumpedFrame(n=frame.n, count=count, bytes=len(frame.data.encode()), skipped=left)
         raise ProtocolError("sent an unexpected reply")
 
     def _user_variables(self) -> list[str]:

@@ -26,8 +26,8 @@ QUIET = {
 
 
 def build_bash_command(
-    interpreter: str, env: dict[str, str], wrapping: SandboxWrapper | None = None
+    interpreter: str, env: dict[str, str], wrapper: SandboxWrapper | None = None
 ) -> InterpreterCommand:
     """Build the command of a session with this Bash, 4.4 or newer."""
     argv = [interpreter, "--norc", "--noprofile", "-p", str(_DRIVER), str(CONTROL_FD), str(BACKGROUND_FD)]
-    return InterpreterCommand(argv, {**QUIET, **env, "TERM": "dumb"}, wrapping, BashCodec, signal.SIGURG)
+    return InterpreterCommand(argv, {**QUIET, **env, "TERM": "dumb"}, wrapper, BashCodec, signal.SIGURG)

@@ -34,7 +34,7 @@ def build_dump(n: int, parts: list[str], options: tuple[str, str]) -> DumpedFram
     left += [SkippedName(f"job {pid}", "a process belongs to its own session") for pid in jobs.split()]
     left += [SkippedName(f"descriptor {fd}", "an open file belongs to its own session") for fd in files.split()]
     data = HEAD + "\n".join(line for line in lines if line) + "\n"
-    return DumpedFrame(n=n, count=count, bytes=len(data.encode()), data=data, left_behind=left)
+    return DumpedFrame(n=n, count=count, bytes=len(data.encode()), data=data, skipped=left)
 
 
 def find_missing(data: str, now: ShellNames) -> tuple[int, list[SkippedName]]:

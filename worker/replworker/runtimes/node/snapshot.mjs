@@ -47,9 +47,9 @@ export function dump({ max }, { engine, names }) {
   const text = stringify({ v: 1, sources, globals, values: packed.toString('base64') });
   const shown = left.slice(0, MOST_LEFT_BEHIND);
   const bytes = byteLength(text);
-  if (bytes > max) return { error: `the values take ${bytes} bytes, more than ${max}`, 'left-behind': shown };
+  if (bytes > max) return { error: `the values take ${bytes} bytes, more than ${max}`, skipped: shown };
   const count = Object.keys(values).length + Object.keys(sources).length;
-  return { count, bytes, data: text, 'left-behind': shown };
+  return { count, bytes, data: text, skipped: shown };
 }
 
 /** Handle a RestoreFrame. */
@@ -78,7 +78,7 @@ export function restore({ data }, { engine, names }) {
   };
   for (const [name, value] of values) bind(name, value);
   revive(new Map(Object.entries(content.sources)), bind, engine, left);
-  return { count, bytes: byteLength(data), 'left-behind': left };
+  return { count, bytes: byteLength(data), skipped: left };
 }
 
 /** Define functions and classes, in the order of their dependencies. */

@@ -106,7 +106,7 @@ class QueryHandlers:
         if exc is not None:
             text, _ = self._interrupts.guard(lambda: _describe(exc))
             done = {"error": text or type_name(type(exc))}
-        answer = {"t": "dumped", "n": message["n"], "count": 0, "bytes": 0, "left-behind": [], "error": None}
+        answer = {"t": "dumped", "n": message["n"], "count": 0, "bytes": 0, "skipped": [], "error": None}
         answer.update(done or {})
         return answer
 

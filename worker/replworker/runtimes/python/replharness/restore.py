@@ -50,7 +50,7 @@ def restore(main: Any, fd: int, dill: Any, span: Tuple[int, Optional[int]] = (0,
                 count += _Reading(main, fd, file, at, sections, foreign).bind(left)
         finally:
             file.detach()
-    return {"count": count, "bytes": end - begin, "left-behind": left.rows()}
+    return {"count": count, "bytes": end - begin, "skipped": left.rows()}
 
 
 def _import_all(main: Any, modules: List[Tuple[str, str]], left: SkippedNames) -> int:

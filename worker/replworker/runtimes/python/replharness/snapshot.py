@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __builtins__ = SEALED
 
-LEFT_BEHIND = 100
+MAX_SKIPPED = 100
 _WHY_BYTES = 200
 _BUFFER_BYTES = 1 << 18
 _NOT_THE_USERS = frozenset(("__name__", "__doc__", "__loader__", "__spec__", "__package__", "__builtins__"))
@@ -81,7 +81,7 @@ def dump(main: Any, fd: int, most: int, dill: Any) -> Dict[str, Any]:
     out.write(index)
     out.write(len(index).to_bytes(8, "big"))
     out.flush()
-    return {"count": len(sections) + len(modules), "bytes": out.at, "left-behind": left.rows()}
+    return {"count": len(sections) + len(modules), "bytes": out.at, "skipped": left.rows()}
 
 
 def head() -> bytes:
@@ -146,7 +146,7 @@ class SkippedNames:
         self._more = 0
 
     def add(self, name: str, kind: Any, exc: BaseException) -> None:
-        if len(self._rows) >= LEFT_BEHIND:
+        if len(self._rows) >= MAX_SKIPPED:
             self._more += 1
             return
         try:

@@ -59,7 +59,7 @@ def measure(plan: BenchPlan) -> list[BenchTable]:
 
 def _table(name: str, title: str, unit: str, samples: dict[str, list[float]], factor: float) -> BenchTable:
     rows = [SampleRow(who, _ROLES[who], scale(kept, factor)) for who, kept in samples.items()]
-    return BenchTable(f"confined-{name}", title, unit, OFF, rows)
+    return BenchTable(f"sandboxed-{name}", title, unit, OFF, rows)
 
 
 def _memory(broker: ours.BenchBroker, raw: ours.RawClient) -> list[float]:
