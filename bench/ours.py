@@ -207,7 +207,7 @@ def broker(
         argv += [word for pair in (*pairs, *settings) for word in ("--set", pair)]
         log = path / "log"
         env = {"REPLCTL_STATE_DIR": str(path), "REPLCTL_CONFIG": str(config)}
-        process = procs.start(argv, env, log)
+        process = procs.start(argv, env, log, end_signal=procs.END_BROKER)
         running: BenchBroker | None = None
         try:
             try:
@@ -220,7 +220,7 @@ def broker(
         finally:
             if running is not None:
                 running.disconnect()
-            procs.stop(process)
+            procs.stop(process, procs.END_BROKER)
 
 
 def describe_sandboxing(sandbox: bool = True) -> str:

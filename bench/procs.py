@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO
@@ -20,6 +21,7 @@ from typing import IO
 ROOT = Path(__file__).resolve().parents[1]
 READY_S = 30.0
 END_S = 10.0
+END_BROKER = signal.SIGINT  # SIGTERM keeps the sessions, whose workers would wait for another broker for minutes
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
@@ -60,6 +62,7 @@ def start(
     log: Path | None = None,
     cwd: Path = ROOT,
     pass_fds: Sequence[int] = (),
+    end_signal: signal.Signals = signal.SIGTERM,
 ) -> subprocess.Popen[str]:
     """Start a child with pipes to its stdin and stdout, which ends when we do. Its stderr goes to `log`, or to ours."""
     with open(log or os.devnull, "a") as stderr:
@@ -71,7 +74,7 @@ def start(
             text=True,
             cwd=cwd,
             env=None if env is None else {**os.environ, **env},
-            preexec_fn=_die_with_parent,
+            preexec_fn=partial(_libc.prctl, _PR_SET_PDEATHSIG, end_signal, 0, 0, 0),
             pass_fds=pass_fds,
         )
 
@@ -79,10 +82,6 @@ def start(
 def start_module(name: str, *args: str) -> subprocess.Popen[str]:
     """Start a module of this package as a child."""
     return start([sys.executable, "-m", f"bench.{name}", *args])
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def read_line(process: subprocess.Popen[str], seconds: float = READY_S) -> str:
@@ -104,9 +103,9 @@ def send_line(process: subprocess.Popen[str], line: str = "") -> None:
     process.stdin.flush()
 
 
-def stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str], end_signal: signal.Signals = signal.SIGTERM) -> None:
     """Ask it to end, then make it."""
-    process.terminate()
+    process.send_signal(end_signal)
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:

@@ -69,14 +69,16 @@ def broker(settings: Sequence[str] = (), wrap: Sequence[str] = ()) -> Iterator[S
             with _open_socket(path) as listener:
                 env["LISTEN_FDS"] = "1"
                 argv = [*wrap, sys.executable, "-c", _PASS_ON, str(listener.fileno()), *command]
-                process = procs.start(argv, env, state / "log", pass_fds=(listener.fileno(),))
+                fds = (listener.fileno(),)
+                process = procs.start(argv, env, state / "log", pass_fds=fds, end_signal=procs.END_BROKER)
                 url = f"ipc://{listener.getsockname()}"
         else:
-            process, url = procs.start([*wrap, *command], env, state / "log"), own
+            process = procs.start([*wrap, *command], env, state / "log", end_signal=procs.END_BROKER)
+            url = own
         try:
             yield SharedBroker(url, _line_endpoint(process, state / "log"), own, process.pid, state / "log")
         finally:
-            procs.stop(process)
+            procs.stop(process, procs.END_BROKER)
     finally:
         shutil.rmtree(path, ignore_errors=True)
 

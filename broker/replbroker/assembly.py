@@ -191,6 +191,7 @@ class _Assembly:
                 secrets=tuple(self._config.secrets),
                 installer=installer_settings(os.environ, self._config.packages),
                 orphan_ttl_ms=self._config.broker.orphan_ttl_ms,
+                prepares_checkpoint=session.checkpoints == "auto",
                 journal=str(resources.journal.path),
             ),
             resources.sandbox,

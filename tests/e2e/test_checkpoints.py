@@ -63,6 +63,54 @@ def test_the_first_eval_of_a_session_can_be_undone(wire: Wire) -> None:
     assert wire.run("'x' in globals()").value == "False"
 
 
+@pytest.fixture
+def placed() -> Iterator[dict[str, Any]]:
+    """Fields of a request that opens a session with a directory and a variable of its own."""
+    with tempfile.TemporaryDirectory(prefix="rpl-", dir="/tmp") as place:
+        yield {"cwd": place, "env": ["GREETING=hello", "TZ=Asia/Tokyo"]}
+
+
+_PLACE = "import os, time; os.getcwd(), os.environ['GREETING'], time.tzname[0]"
+_MOVE = "import os; os.chdir('/'); os.environ['GREETING'] = os.environ['TZ'] = ''; time = os.times()"
+
+
+def test_the_beginning_has_the_directory_and_the_variables_of_the_session(wire: Wire, placed: dict[str, Any]) -> None:
+    wire.ask("new-session", name="s", **placed)
+    begun = wire.run(_PLACE).value
+    assert begun == f"('{placed['cwd']}', 'hello', 'JST')"
+    wire.run(_MOVE)
+    first = _checkpoints(wire)[0]
+    assert (first["checkpoint"], first["eval-id"]) == (1, 0)
+    wire.ask("rollback", session="s", to=1)
+    assert wire.run(_PLACE).value == begun
+
+
+def test_a_crash_in_the_first_eval_leaves_the_session_where_it_was_opened(wire: Wire, placed: dict[str, Any]) -> None:
+    wire.ask("new-session", name="s", **placed)
+    assert wire.run(f"{_MOVE}; os.abort()")["state"] == "rolled-back"
+    assert wire.run(_PLACE).value == f"('{placed['cwd']}', 'hello', 'JST')"
+
+
+def test_a_branch_of_the_beginning_has_its_directory_and_variables_too(wire: Wire, placed: dict[str, Any]) -> None:
+    wire.ask("new-session", name="s", **placed)
+    wire.run(_MOVE)
+    assert wire.ask("branch", session="s", name="try", at=1).status == ["done"]
+    begun = f"('{placed['cwd']}', 'hello', 'JST')"
+    assert wire.run(_PLACE, "try").value == begun
+    wire.run(_MOVE, "try")
+    assert wire.ask("rollback", session="try", to=1)["state"] == "rolled-back"
+    assert wire.run(_PLACE, "try").value == begun
+
+
+def test_a_clone_begins_with_the_variables_of_its_source(wire: Wire) -> None:
+    wire.run("x = 1")
+    wire.ask("clone", session="s", name="copy")
+    wire.run("1", "copy")
+    wait_until(lambda: _checkpoints(wire, "copy"), "its first checkpoint")
+    wire.ask("rollback", session="copy", to=1)
+    assert wire.run("x", "copy").value == "1"
+
+
 def test_a_rollback_that_would_undo_more_than_the_last_eval_is_refused_and_names_the_evals(wire: Wire) -> None:
     wire.ask("new-session", name="s")
     wire.ask("checkpoint", session="s", name="clean")

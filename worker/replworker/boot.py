@@ -97,6 +97,7 @@ class WorkerArgs:
     journal: str = ""  # path of the broker's journal
     open_files: int | None = None  # the broker's original soft limit; its own is now higher
     orphan_ttl_ms: int = 0  # time without a broker after which a session ends
+    prepares_checkpoint: bool = False  # before the assignment: sessions take automatic ones
 
 
 def main(args: WorkerArgs) -> None:
@@ -251,6 +252,7 @@ def build_loop(
         packages,
         SandboxFamily(),
         SessionNetwork(args.egress, sandbox.secrets) if sandbox is not None and by_list else None,
+        prepares_checkpoint=args.prepares_checkpoint,
     )
     return _build_session_loop(args, link, process, settings, timers)
 

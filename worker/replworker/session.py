@@ -5,6 +5,7 @@ No sockets or polling here: the loop calls in, and this calls the reply sender, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -51,6 +52,8 @@ from replworker.session_streams import SessionStreams
 from replworker.snapshots import SnapshotTransfer, package_directory
 from replworker.stdin_requests import answer_stdin
 
+_TIDY_S = 0.05  # after the assignment, when its first eval has probably ended
+
 _decode_rules = msgspec.json.Decoder(NetworkRules).decode
 _decode_adopt = msgspec.json.Decoder(AdoptBody).decode
 _decode_assign = msgspec.json.Decoder(AssignBody).decode
@@ -82,13 +85,14 @@ class WorkerSession:
         self._process = process
         self.network = settings.network
         self._memory = memory
+        self._timers = timers
         self.settings = settings
         self._replies = replies = ReplySender(link)
         self._is_branch = settings.origin is not None
         self._is_woken = not self._is_branch
         self._interpreter = interpreter = Interpreter(
             process,
-            lambda: replies.send_control(FrameKind.READY),
+            self._on_ready,
             self._on_woken,
             settings.origin and settings.origin.ready,
         )
@@ -152,6 +156,11 @@ class WorkerSession:
     def is_starting(self) -> bool:
         """True while an interpreter is being started from a checkpoint."""
         return self._checkpoints.is_starting or not self._is_woken
+
+    def _on_ready(self) -> None:
+        self._replies.send_control(FrameKind.READY)
+        if self.settings.prepares_checkpoint:
+            self._checkpoints.prepare()
 
     def _on_woken(self) -> None:
         if self._is_woken:
@@ -263,6 +272,7 @@ class WorkerSession:
             return
         number, limits = self._interpreter.next_number(), interpreter_limits(assignment.limits)
         frame = frames.AssignFrame(number, entered.directory, env, limits, packages)
+        self._checkpoints.note_assignment(frame)
         self._interpreter.request(frame, self._on_assign_reply)
 
     def _enter_as_branch(self, assignment: AssignBody) -> None:
@@ -272,7 +282,12 @@ class WorkerSession:
         except OSError as error:
             self._send_assigned(f"the session's packages cannot be used: {error.strerror}")
             return
-        frame = frames.AssignFrame(self._interpreter.next_number(), None, {}, interpreter_limits(assignment.limits))
+        number, limits = self._interpreter.next_number(), interpreter_limits(assignment.limits)
+        frame = frames.AssignFrame(number, None, {}, limits)
+        origin = self.settings.origin
+        if origin is not None and origin.assignment is not None:
+            frame = msgspec.structs.replace(origin.assignment, n=number, limits=limits)
+        self._checkpoints.note_assignment(frame)
         self._interpreter.request(frame, self._on_assign_reply)
 
     def _on_assign_reply(self, event: frames.FrameEvent) -> None:
@@ -298,6 +313,9 @@ class WorkerSession:
         self.is_assigned = error is None
         body = AssignedBody(error, ready.executable if ready else None, list(skipped), self._notice, off, restored)
         self._replies.send_control(FrameKind.ASSIGNED, encode(body))
+        if self.settings.sandbox is not None:
+            helped = self.settings.sandbox.wrapper
+            self._timers.call_at(time.monotonic() + _TIDY_S, lambda _: helped.stop_helper())
 
     def _handle_request(self, header: Header, body: bytes) -> None:
         request = _decode_op(body)

@@ -87,14 +87,14 @@ class SessionSandbox:
             problem = str(refused)
         mounted = real if real != self.directory else None
         if mounted is None and not listeners:
-            self.wrapper.decline_workspace()
+            self.wrapper.dismiss_helper()
             self.workspace = real
             return EnteredSandbox(real, problem)
         done = self._attach(mounted, rights, listeners)
         if done.error is None:
             self.workspace = real
             return EnteredSandbox(real, problem, done.sockets)
-        self.wrapper.decline_workspace()
+        self.wrapper.dismiss_helper()
         if needed or listeners:
             raise DirectoryRefused(done.error)
         return EnteredSandbox(None, done.error)

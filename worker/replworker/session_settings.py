@@ -8,7 +8,7 @@ from replwire.limits import Limits
 from replworker.checkpoints.copies import WaitingCopy
 from replworker.grants import GrantResolver
 from replworker.packages.package_runner import PackageSettings
-from replworker.runtimes.frames import ReadyFrame
+from replworker.runtimes.frames import AssignFrame, ReadyFrame
 from replworker.sandbox_family import SandboxFamily
 from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import SessionSandbox
@@ -21,11 +21,13 @@ class BranchOrigin(NamedTuple):
         ready: first frame of the source's interpreter
         copy: the checkpoint's copy, None if it has ended
         not_restored: what the copy does not have, in sentences
+        assignment: what its source was assigned, if the copy was made before that
     """
 
     ready: ReadyFrame
     copy: WaitingCopy | None
     not_restored: list[str]
+    assignment: AssignFrame | None = None
 
 
 class WorkerSettings(NamedTuple):
@@ -39,6 +41,7 @@ class WorkerSettings(NamedTuple):
     family: SandboxFamily
     network: SessionNetwork | None = None  # in sandboxes with a list of hosts
     origin: BranchOrigin | None = None  # of a branch
+    prepares_checkpoint: bool = False  # before the assignment
 
 
 def interpreter_limits(limits: Limits) -> dict[str, int]:

@@ -71,6 +71,7 @@ class LauncherSettings:
         secrets: The secrets of the settings, without their values.
         installer: Settings of package installers.
         orphan_ttl_ms: Time without a broker after which a session ends.
+        prepares_checkpoint: Whether workers take a checkpoint before they have a session.
         journal: Path of the journal, which lists the sessions.
     """
 
@@ -86,6 +87,7 @@ class LauncherSettings:
     secrets: tuple[SecretEntry, ...] = ()
     installer: InstallerSettings
     orphan_ttl_ms: int = 0
+    prepares_checkpoint: bool = False
     journal: str = ""
 
 
@@ -240,6 +242,7 @@ class ForkserverLauncher:
             settings.journal,
             settings.open_files[0],
             settings.orphan_ttl_ms,
+            settings.prepares_checkpoint,
         )
         if self._sandbox.has_list(spec):
             self._egress.ensure()

@@ -9,6 +9,7 @@ import msgspec
 from replwire.deadlines import Deadline, Deadlines
 from replwire.link import FrameKind, RolledBackBody, encode
 from replwire.replies import Reply
+from replworker.checkpoints.first_checkpoint import FirstCheckpoint
 from replworker.checkpoints.sentences import killed_processes
 from replworker.checkpoints.session_files import UNCHANGED, SessionFiles
 from replworker.checkpoints.taker import CheckpointKeeper
@@ -38,6 +39,7 @@ class Recovery:
         taker: CheckpointKeeper,
         family: SandboxFamily,
         files: SessionFiles,
+        first: FirstCheckpoint,
     ) -> None:
         self._family = family
         self.member = family.join(process, taker.copies)
@@ -48,6 +50,7 @@ class Recovery:
         self._timers = timers
         self._taker = taker
         self._files = files
+        self._first = first
         self._unsent: tuple[RolledBackBody, int] | None = None  # with its route: files are being brought back
         self._deadline: Deadline | None = None  # for the interpreter to report its start
         self._delayed_cause: str | None = None  # it failed before the broker knew of it
@@ -108,6 +111,7 @@ class Recovery:
         if not self._process.start_from(taker.copies[number].wake):
             return False
         self._deadline = self._timers.call_at(time.monotonic() + _START_S, self._on_start_timeout)
+        self._first.assign_again(number)
         target = taker.tree.find(number)
         assert target is not None
         last_eval = self._streams.evals.last_id

@@ -9,6 +9,7 @@ from replwire.limits import Limits
 from replwire.link import AssignBody, FrameKind, ResumeBody, encode
 from replworker.checkpoints.automatic import AutomaticCheckpoints
 from replworker.checkpoints.file_requests import FileRequests
+from replworker.checkpoints.first_checkpoint import FirstCheckpoint
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.requests import CheckpointRequests
 from replworker.checkpoints.session_files import SessionFiles
@@ -16,6 +17,7 @@ from replworker.checkpoints.taker import CheckpointKeeper
 from replworker.interpreter import Interpreter, InterpreterBroken
 from replworker.reply_sender import ReplySender
 from replworker.results import StateReport
+from replworker.runtimes import frames
 from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.session_settings import BranchOrigin, WorkerSettings
 from replworker.session_streams import SessionStreams
@@ -39,8 +41,9 @@ class SessionCheckpoints:
         self._memory_limit = None if settings.sandbox is None else settings.sandbox.policy.limits.memory_bytes
         self._files = SessionFiles(interpreter, timers)
         self._taker = CheckpointKeeper(interpreter, timers, Limits(), self._files)
+        self._first = FirstCheckpoint(self._taker, interpreter)
         self._recovery = Recovery(
-            process, interpreter, replies, streams, timers, self._taker, settings.family, self._files
+            process, interpreter, replies, streams, timers, self._taker, settings.family, self._files, self._first
         )
         self._automatic = AutomaticCheckpoints(self._taker, streams, timers)
         self.requests = CheckpointRequests(self._taker, self._recovery, self._files, replies)
@@ -76,10 +79,23 @@ class SessionCheckpoints:
         assert self._assignment is not None
         self._files.assign(directory, wanted=self._assignment.checkpoint_files and not self.requests.off)
 
+    def prepare(self) -> None:
+        """Take the first checkpoint before the assignment, if the interpreter can be copied."""
+        if self._process.is_held and self._interpreter.supports("checkpoint"):
+            self._first.take()
+
+    def note_assignment(self, frame: frames.AssignFrame) -> None:
+        """Note what the interpreter is assigned."""
+        assert self._assignment is not None
+        wanted = self._automatic.is_on and self._assignment.restore is None and not self._files.is_on
+        self._first.use(frame, wanted=wanted)
+
     def begin(self, origin: BranchOrigin | None) -> str:
         """Begin with the state of the assignment. Return why there are no checkpoints, or nothing."""
         if origin is not None and origin.copy is not None and not self.requests.off:
-            self._taker.inherit(origin.copy.share(), origin.not_restored)
+            number = self._taker.inherit(origin.copy.share(), origin.not_restored)
+            if origin.assignment is not None:
+                self._first.inherit(number)
         self._automatic.take(time.monotonic())
         return self.requests.off
 
@@ -147,7 +163,8 @@ class SessionCheckpoints:
         assert ready is not None
         copy = taker.copies[number] if taker.is_complete(number) else None
         process = self._process.start_beside((lambda _: False) if copy is None else copy.wake)
-        return process, BranchOrigin(ready, copy, taker.not_restored.get(number, []))
+        lacking = self._first.assignment if self._first.lacks_assignment(number) else None
+        return process, BranchOrigin(ready, copy, taker.not_restored.get(number, []), lacking)
 
     @property
     def is_busy(self) -> bool:

@@ -107,11 +107,19 @@ class CheckpointKeeper:
         copy.inner.close()
         return made
 
-    def inherit(self, copy: WaitingCopy, not_restored: list[str]) -> None:
-        """Begin with a checkpoint of another session that the present state was copied from."""
+    def inherit(self, copy: WaitingCopy, not_restored: list[str]) -> int:
+        """Begin with a checkpoint of another session that the present state was copied from; return its number."""
         made = self.tree.add(_timestamp(), automatic=True)
         self.copies.add(made.number, copy)
         self.not_restored[made.number] = not_restored
+        return made.number
+
+    def begin_with(self, number: int) -> bool:
+        """Begin a session with a checkpoint that was taken before. Return False if it has come to nothing."""
+        first = self.tree.find(number)
+        if first is not None:
+            first.created = _timestamp()
+        return first is not None
 
     def _on_answer(self, number: int, event: frames.FrameEvent) -> None:
         assert isinstance(event, frames.CheckpointedFrame)
@@ -146,12 +154,19 @@ class CheckpointKeeper:
                 self.drop_surplus()
 
     def _give_up(self, number: int, error: str) -> None:
+        pending = self._pending.get(number)
+        if pending is not None:
+            self.withdraw(number)
+            pending.then(TakenCheckpoint(error, []))
+
+    def withdraw(self, number: int) -> None:
+        """Forget the newest checkpoint as if it had never been requested."""
         pending = self._pending.pop(number, None)
         if pending is not None:
             self._timers.cancel(pending.deadline)
-            self.copies.drop(number)
-            self.tree.discard(number)
-            pending.then(TakenCheckpoint(error, []))
+        self.copies.drop(number)
+        self.tree.discard(number)
+        self.not_restored.pop(number, None)
 
     def drop(self, number: int) -> None:
         """Drop a checkpoint."""

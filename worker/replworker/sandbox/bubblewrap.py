@@ -94,28 +94,33 @@ class BubblewrapSandbox:
             rights: the rights of the session's owner, with which everything is opened
             listeners: the sockets
         """
-        if self._helper is None or (directory is not None and not self._plan.late):
+        helper = self._helper
+        if helper is None or helper.is_dismissed or (directory is not None and not self._plan.late):
             return AttachResult("this sandbox does not support mounting a directory after its start", [])
-        helper, self._helper = self._helper, None
         try:
             with acting_as(rights):
                 wanted = (
                     [] if directory is None else workspace.workspace_mounts(policy, directory, self._plan.read_only)
                 )
         except (workspace.DirectoryRefused, OSError) as error:
-            helper.stop()
+            helper.dismiss()
             return AttachResult(str(error), [])
         return helper.attach(wanted, ATTACH_S, rights, listeners)
 
-    def decline_workspace(self) -> None:
-        """Stop the mount helper: the session has no working directory."""
+    def dismiss_helper(self) -> None:
+        """Let the mount helper exit: nothing more is mounted."""
+        if self._helper is not None:
+            self._helper.dismiss()
+
+    def stop_helper(self) -> None:
+        """Reap the mount helper, which takes milliseconds if it was not dismissed before."""
         if self._helper is not None:
             self._helper.stop()
             self._helper = None
 
     def close(self) -> None:
         """Clean up after the interpreter has exited."""
-        self.decline_workspace()
+        self.stop_helper()
         self.group.remove(_EMPTY_S)
 
 

@@ -66,23 +66,33 @@ class MountHelper:
         rights: Rights | None = None,
         listeners: Sequence[Listener] = (),
     ) -> AttachResult:
-        """Mount these in order, opened with these rights, and open these sockets. The helper exits."""
+        """Mount these in order, opened with these rights, and open these sockets; `stop` reaps the helper then."""
         try:
             request = _MountRequest([(mount.path, mount.kind) for mount in wanted], rights, list(listeners))
             self._ours.send(msgspec.json.encode(request))
             if not select.select([self._ours], [], [], seconds)[0]:
+                self.stop()
                 return AttachResult(f"mounting took longer than {seconds:g} s", [])
             answer, fds = _receive_fds(self._ours, len(listeners))
         except OSError as error:
             return AttachResult(f"the mounting process: {error.strerror}", [])
         finally:
-            self.stop()
+            self.dismiss()
         if answer[:1] == b"!":
             return AttachResult(answer[1:].decode(errors="replace"), [])
         return AttachResult(None if answer else "the mounting process died", [socket.socket(fileno=fd) for fd in fds])
 
+    @property
+    def is_dismissed(self) -> bool:
+        """True if it takes no order any more."""
+        return self._ours.fileno() < 0
+
+    def dismiss(self) -> None:
+        """Let the helper exit; `stop` reaps it."""
+        self._ours.close()
+
     def stop(self) -> None:
-        """Kill the helper and reap it."""
+        """Kill the helper and reap it, which takes milliseconds."""
         if self._pid:
             self._ours.close()
             try:
