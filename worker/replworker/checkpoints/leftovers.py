@@ -43,13 +43,18 @@ def pids_in_session(wrapper: int, kernel_session: int) -> list[int]:
 
 
 def _inside(wrapper: int) -> dict[int, str]:
-    """Return pids below the sandbox's first process with their commands; zombies have none."""
+    """Return pids below the sandbox's first process with their commands; zombies have none.
+
+    The children of a process that ends meanwhile become those of the first, so that is asked until nothing is new.
+    """
     found: dict[int, str] = {}
-    waiting = [pid for holder in _children(wrapper) for pid in _children(holder)]
-    while waiting and len(found) < _MAX_PROCESSES:
-        pid = waiting.pop()
-        found[pid] = _command(pid)
-        waiting += _children(pid)
+    while waiting := [pid for holder in _children(wrapper) for pid in _children(holder) if pid not in found]:
+        while waiting and len(found) < _MAX_PROCESSES:
+            pid = waiting.pop()
+            found[pid] = _command(pid)
+            waiting += [child for child in _children(pid) if child not in found]
+        if len(found) >= _MAX_PROCESSES:
+            break
     return found
 
 
