@@ -60,6 +60,17 @@ def started() -> BashCodec:
     return codec
 
 
+def test_names_come_through_a_pipe_before_the_message_about_them() -> None:
+    pipe = [message("state", DECLARED, b"f\n")]
+    codec = BashCodec(lambda: pipe.pop() if pipe else b"")
+    decoded(codec, message("ready", b"5.2.15", b"/bin/bash", b"77") + idle(b"t1"))
+    codec.encode(evaluated(5))
+    assert decoded(codec, message("begun")[:-2]) == ([], b"")
+    pipe.append(b"\0!state\0.cut sho" + message("state", DECLARED.replace(b'a="1"', b'a="2"'), b"f\n"))
+    result, _ = decoded(codec, message("begun")[-2:] + message("result", b"0"))
+    assert [frame["changed"] for frame in result] == [["a"]]
+
+
 def test_nothing_is_sent_before_bash_asks() -> None:
     codec = BashCodec()
     assert codec.encode(evaluated(1)) == b""

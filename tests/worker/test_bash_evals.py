@@ -239,6 +239,13 @@ def test_commands_inherit_neither_control_nor_late_output(bash: Any) -> None:
     assert len(pipes) <= 3  # stdout, which is grep's, and stderr
 
 
+def test_changed_names_are_told_beside_more_than_a_pipe_holds(bash: Any) -> None:
+    assert bash.eval("big=$(printf '%0100000d' 1); a=1")["changed"] == ["a", "big"]
+    assert bash.eval("a=2; f() { :; }")["changed"] == ["a", "f"]
+    assert bash.eval("unset big; b=1")["changed"] == ["b"]
+    assert bash.eval("a=3; echo out")["changed"] == ["a"]
+
+
 def test_changed_names_are_told(bash: Any) -> None:
     assert bash.eval("b=1; a=(1 2); f() { :; }; cd /")["changed"] == ["a", "b", "f"]
     assert bash.eval("echo $b")["changed"] == []

@@ -6,6 +6,7 @@ The worker's side is always the JSON of `frames.py`; the interpreter's side is w
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Protocol
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
@@ -32,7 +33,7 @@ class Codec(Protocol):
 class JsonFrames:
     """Four bytes of length, big-endian, followed by JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, _: Callable[[], bytes] = bytes) -> None:
         self._received = bytearray()
 
     def encode(self, body: bytes) -> bytes:

@@ -65,7 +65,7 @@ class InterpreterProcess:
         self.exit_fd: int = self._exits.fileno()
         self.retired: list[Endpoints] = []
         self.has_closed_control = False
-        self._codec = command.codec()
+        self._codec = command.codec(self._read_trace)
         self._extra_signal = command.extra_signal
         self._unsent = bytearray()
 
@@ -135,6 +135,12 @@ class InterpreterProcess:
         self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
         return data
 
+    def _read_trace(self) -> bytes:
+        data = b""
+        while piece := self.read(self.trace):
+            data += piece
+        return data
+
     def _use_interpreter(self, pid: int) -> None:
         handle = os.pidfd_open(pid)
         if self._inner_pidfd != self._outer.pidfd:
@@ -170,7 +176,7 @@ class InterpreterProcess:
         self.retired.append(self._ends)
         self._use_endpoints(ends)
         self._handshake_done = self.has_closed_control = False
-        self._codec = self._command.codec()
+        self._codec = self._command.codec(self._read_trace)
         self._unsent.clear()
         return True
 

@@ -46,14 +46,15 @@ class SandboxWrapper(Protocol):
 class InterpreterCommand:
     """Command that starts an interpreter. `env` is the whole environment.
 
-    `codec` creates the interpreter's side of the control channel. With `extra_signal`, an interrupt goes to the whole
+    `codec` creates the interpreter's side of the control channel; it may read bytes that have come through the pipe for
+    stacks. With `extra_signal`, an interrupt goes to the whole
     process group, and this signal to the interpreter in addition.
     """
 
     argv: list[str]
     env: dict[str, str]
     wrapper: SandboxWrapper | None = None
-    codec: Callable[[], Codec] = JsonFrames
+    codec: Callable[[Callable[[], bytes]], Codec] = JsonFrames
     extra_signal: signal.Signals | None = None
 
 

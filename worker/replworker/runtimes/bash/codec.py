@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -61,9 +62,11 @@ class _PendingRequest:
 
 
 class BashCodec:
-    """Codec of one Bash process."""
+    """Codec of one Bash process. `read_names` returns bytes of a pipe with names, which precede messages about them."""
 
-    def __init__(self) -> None:
+    def __init__(self, read_names: Callable[[], bytes] = bytes) -> None:
+        self._read_names = read_names
+        self._names_reader = BashMessageReader()
         self._reader = BashMessageReader()
         self._queue: deque[_PendingRequest] = deque()
         self._current: _PendingRequest | None = None
@@ -86,7 +89,7 @@ class BashCodec:
 
     def decode(self, data: bytes) -> tuple[list[bytes], bytes]:
         answer = b""
-        for message in self._reader.feed(data):
+        for message in (*self._names_reader.feed(self._read_names()), *self._reader.feed(data)):
             try:
                 self._handle_message(message)
             except (IndexError, TypeError, ValueError) as error:
@@ -207,7 +210,7 @@ class BashCodec:
         return asking.frame
 
     def _on_state(self, variables: bytes, functions: bytes) -> None:
-        self._names = ShellNames.parse(decode_text(variables), decode_text(functions))
+        self._names = ShellNames.parse(decode_text(variables), decode_text(functions), self._names.lines)
         if len(variables) > _BIG_NAMES_BYTES:
             self._values = "names"
 

@@ -5,12 +5,13 @@
 # empty line. If it ever does not, it reaches the end of its input, and the session ends instead of hanging.
 #
 # Descriptors between evals: 0 that line, 1 and 2 /dev/null; 247 and 248 the user's stdout and stderr, 250 the user's
-# stdin, 251 /dev/null, 252 the control channel. During an eval all five are /dev/null: the real ones are kept
-# above 252, close-on-exec, so that no command inherits them. The messages on 252 are described in messages.py.
+# stdin, 251 /dev/null, 252 the control channel, 249 a pipe for lists of names that nobody waits at. During an eval all
+# six are /dev/null: the real ones are kept above 252, close-on-exec, so that no command inherits them. The messages on 252
+# and 249 are described in messages.py.
 
 if [[ $- != *i* ]]; then
     __replctl_control=$1 __replctl_late=$2
-    exec 247>&1 248>&2 250<&0 251</dev/null 252<&"$1" || exit 70
+    exec 247>&1 248>&2 249>&5 250<&0 251</dev/null 252<&"$1" || exit 70
     exec {__replctl_control}<&- {__replctl_late}>&- 5>&- 6>&- <<<'' >/dev/null 2>&1
     PROMPT_COMMAND=". ${BASH_SOURCE[0]@Q}" exec "$BASH" --norc --noprofile --noediting -i +H +o history
 fi
@@ -110,11 +111,9 @@ __replctl_fine() {
 
 # A tag, fields, an end. The empty field first ends a message truncated by an interrupt.
 __replctl_say() {
-    {
-        builtin printf '\0!%s\0' "$1"
-        if (($# > 1)); then builtin printf '.%s\0' "${@:2}"; fi
-        builtin printf '=\0'
-    } >&252
+    builtin local __replctl_fields
+    builtin printf -v __replctl_fields '%*s' "$(($# - 1))" ''
+    builtin printf "\\0!%s\\0${__replctl_fields// /.%s\\0}=\\0" "$@" >&252
 }
 
 # Read a request: __replctl_head (op, argument, name, size) and __replctl_body. Data is never split or evaluated.
@@ -136,15 +135,21 @@ __replctl_take() {
     fi
 }
 
-# Send all names; the worker compares them.
+# Send all names; the worker compares them. Bash writes line by line, and on 252 each line would wake the worker.
 __replctl_state() {
-    {
-        builtin printf '\0!state\0.'
-        if [[ ${__replctl_values-} != names ]]; then builtin declare -p; else builtin compgen -v; fi
-        builtin printf '\0.'
-        builtin compgen -A function
-        builtin printf '\0=\0'
-    } >&252
+    if ! "__replctl_names" >&249; then "__replctl_names" >&252; fi # the pipe is full
+}
+
+__replctl_names() {
+    builtin printf '\0!state\0.' || builtin return 1
+    if [[ ${__replctl_values-} != names ]]; then
+        builtin declare -p || builtin return 1
+    else
+        builtin compgen -v || builtin return 1
+    fi
+    builtin printf '\0.' || builtin return 1
+    builtin compgen -A function -X '__replctl_*' # false if there is none
+    builtin printf '\0=\0'
 }
 
 # --- evals ---
@@ -322,10 +327,10 @@ builtin trap -- '"__replctl_urged"' URG
 builtin unset PS1 PS2 HISTFILE MAILCHECK __replctl_control __replctl_late
 builtin declare +x PROMPT_COMMAND
 # Keywords and quoted names only, so that no user alias or function applies.
-PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 247>&251 248>&251
+PROMPT_COMMAND='"__replctl_next" && "__replctl_fine"; \builtin eval "$__replctl_code" <&"$__replctl_in" >&247 2>&248 252>&251 250<&251 249>&251 247>&251 248>&251
 "__replctl_done" && "__replctl_fine"'
 builtin readonly PROMPT_COMMAND BASHPID
-builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,begin,parses,parses_extglob,within,complaint,heard,failed,keep,watch,urged}
+builtin readonly -f __replctl_{next,done,sane,before,fine,say,take,state,names,begin,parses,parses_extglob,within,complaint,heard,failed,keep,watch,urged}
 builtin readonly -f __replctl_{need,inode_of,assign,clear,complete,lookup,dump,ping}
 command exec <<<''
 "__replctl_inode_of" 252

@@ -1,9 +1,10 @@
 """Messages between the codec and driver.sh. Bash strings cannot contain NUL, so NUL separates fields.
 
 From Bash: `!TAG`, then fields that each start with a dot, then `=`, each terminated by NUL. An empty field first
-discards anything before it, which an interrupt may have cut short. To Bash: a token that Bash has just generated and
-before which it skips everything, then op, argument, name and size, each terminated by NUL, then a body: `size` bytes of
-code, or `size` texts terminated by NUL.
+discards anything before it, which an interrupt may have cut short. Names (`state`) come through a pipe of their own,
+which is read when another message has arrived, or through the control channel if they do not fit into that. To Bash: a
+token that Bash has just generated and before which it skips everything, then op, argument, name and size, each
+terminated by NUL, then a body: `size` bytes of code, or `size` texts terminated by NUL.
 """
 
 from __future__ import annotations

@@ -34,9 +34,13 @@ _ANSI_BYTES = {b"a": 7, b"b": 8, b"e": 27, b"E": 27, b"f": 12, b"n": 10, b"r": 1
 class DeclaredVariable:
     """A variable in `declare -p`: attribute letters (`-` for none) and its quoted value."""
 
+    name: str
     flags: str
     value: str | None
     text: str
+
+
+_Lines = dict[str, DeclaredVariable | None]  # lines of `declare -p`; None for one that declares nothing of the user's
 
 
 @dataclass(slots=True)
@@ -45,16 +49,24 @@ class ShellNames:
 
     variables: dict[str, DeclaredVariable | None] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
+    lines: _Lines = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, variables: str, functions: str) -> ShellNames:
-        """Parse the output of `declare -p` or `compgen -v`, and of `compgen -A function`."""
+    def parse(cls, variables: str, functions: str, known: _Lines | None = None) -> ShellNames:
+        """Parse the output of `declare -p` or `compgen -v`, and of `compgen -A function`.
+
+        `known` are the lines of an earlier output: most are there again.
+        """
+        names = functions.split("\n")[:_MAX_NAMES]
+        theirs = frozenset(name for name in names if name and not _OWN_FUNCTIONS.fullmatch(name))
+        lines = _parse_lines(variables.removesuffix("\n").split("\n"), known or {})
+        if lines is not None:
+            return cls({each.name: each for each in lines.values() if each is not None}, theirs, lines)
         found: dict[str, DeclaredVariable | None] = dict.fromkeys(variables.split("\n"))
         if variables.startswith("declare "):
             found = dict(parse_declarations(variables))
         ours = {name: how for name, how in list(found.items())[:_MAX_NAMES] if name and not _OWN.fullmatch(name)}
-        theirs = (name for name in functions.split("\n")[:_MAX_NAMES] if name and not _OWN_FUNCTIONS.fullmatch(name))
-        return cls(ours, frozenset(theirs))
+        return cls(ours, theirs)
 
     def changed_since(self, before: ShellNames) -> list[str]:
         """Return new or changed names, sorted, at most CHANGED_NAMES. Functions only if new."""
@@ -72,11 +84,29 @@ class ShellNames:
 
 def parse_declarations(text: str) -> dict[str, DeclaredVariable]:
     """Parse the variables in the output of `declare -p`; other lines are skipped."""
-    return {
-        match[2]: DeclaredVariable(match[1], match[3], match[0])
-        for match in _DECLARED.finditer(text)
-        if "f" not in match[1]
-    }
+    found = map(_declared, _DECLARED.finditer(text))
+    return {each.name: each for each in found if "f" not in each.flags}
+
+
+def _declared(match: re.Match[str]) -> DeclaredVariable:
+    return DeclaredVariable(match[2], match[1], match[3], match[0])
+
+
+def _parse_lines(lines: list[str], known: _Lines) -> _Lines | None:
+    """Parse lines that are declarations each; None if one may belong to a value of several lines."""
+    if len(lines) > _MAX_NAMES:
+        return None
+    found: _Lines = {}
+    for line in lines:
+        if line in known:
+            found[line] = known[line]
+        elif (match := _DECLARED.fullmatch(line)) is not None:
+            found[line] = None if "f" in match[1] or _OWN.fullmatch(match[2]) else _declared(match)
+        elif line.startswith("declare ") and '"' not in line and "'" not in line:
+            found[line] = None  # of no variable: `declare -- -`
+        else:
+            return None
+    return found
 
 
 def describe(name: str, how: DeclaredVariable | None) -> Variable:
