@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import platform
 import sys
 import sysconfig
 import timeit
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 
 import zmq
 
@@ -22,6 +24,14 @@ def describe() -> list[str]:
         f"ipykernel {_version('ipykernel')}, jupyter_client {_version('jupyter_client')}",
         f"dill {_version('dill')}, numpy {_version('numpy')}, posit-mcp-repl {_version('posit-mcp-repl')}",
     ]
+
+
+def compile_packages() -> None:
+    """Compile what is measured, as an installer does: a source newer than its bytecode is compiled at every start."""
+    for name in ("replwire", "replworker", "replbroker", "replctl"):
+        found = find_spec(name)
+        for directory in (found.submodule_search_locations or ()) if found is not None else ():
+            compileall.compile_dir(directory, quiet=1)
 
 
 def load() -> str:

@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> None:
     """Measure, print, and write what was asked for. Exit code 1 when a measurement could not be made."""
     options = _options(argv)
     plan = BenchPlan(quick=options.quick)
+    machine.compile_packages()
     before = machine.load()
     sessions = ours.describe_sandboxing()
     tables: list[BenchTable | FactSheet] = []

@@ -64,4 +64,4 @@ def list_matching(directory: str, pattern: str) -> Iterator[str]:
         return
     if len(found) > MAX_ENTRIES:
         raise Oversized(f"{directory} has more than {MAX_ENTRIES} entries")
-    yield from (f"{directory}/{name}" for name in sorted(found) if re.fullmatch(pattern, name))
+    yield from sorted(f"{directory}/{name}" for name in filter(re.compile(pattern).fullmatch, found))

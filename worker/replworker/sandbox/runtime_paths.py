@@ -65,7 +65,7 @@ def find_runtime_paths(
         paths.append(_require_existing(end, program))
         for place in (*(path for path, _ in found), end):
             directory = _installation_of(Path(place))
-            if directory is not None:
+            if directory is not None and str(directory) not in paths:
                 paths.append(str(directory))
                 developed += filter(may_read, _pth_directories(directory))
                 todo += [base for base in _bases(directory) if base not in todo]

@@ -15,9 +15,11 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-import signal
 import struct
 import sys
+
+# importing signal would import enum, functools and collections
+from _signal import SIG_IGN, SIGCHLD, signal  # type: ignore[import-not-found]
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 PATH_BENEATH = 1
@@ -69,7 +71,7 @@ def hold(free_fd: int) -> None:
         status = os.waitpid(pid, 0)[1]
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         os._exit(code)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # kept by exec: the kernel reaps what is reparented to this process
+    signal(SIGCHLD, SIG_IGN)  # kept by exec: the kernel reaps what is reparented to this process
     os.closerange(0, 3)
     os.execv("/usr/bin/sleep" if os.path.exists("/usr/bin/sleep") else "/bin/sleep", ["sleep", FOREVER_S])
 
