@@ -23,7 +23,7 @@ class SlowTaker:
         self.begun: list[float] = []
         self._session = session
 
-    def take(self, then: Any, *, automatic: bool) -> None:
+    def take(self, then: Any, *, automatic: bool) -> Any:
         assert automatic
         self.begun.append(self._session.now)
         self.is_busy, self.tree.changed = True, False
@@ -33,6 +33,7 @@ class SlowTaker:
             then(TakenCheckpoint(None, []))
 
         self._session.timers.call_at(self._session.now + self.takes_s, finish)
+        return SimpleNamespace(number=len(self.begun))
 
 
 class MovedSession:
@@ -73,6 +74,15 @@ def test_each_eval_before_a_pause_gets_one(session: MovedSession) -> None:
     for _ in range(20):
         session.eval(0.005)
     assert len(session.taker.begun) == 20
+
+
+def test_one_from_before_the_session_that_outlasts_the_first_eval_is_followed_by_another(
+    session: MovedSession,
+) -> None:
+    session.taker.takes_s = 0.01
+    session.automatic.take_first(session.now)
+    session.eval(0.1)
+    assert len(session.taker.begun) == 2
 
 
 def test_evals_at_once_get_one_in_a_hundred(session: MovedSession) -> None:

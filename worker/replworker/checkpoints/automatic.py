@@ -60,8 +60,12 @@ class AutomaticCheckpoints:
         taker = self._taker
         if not self.is_on or taker.is_busy or not taker.tree.changed or self._streams.evals.running is not None:
             return
+        self.take_first(now)
+
+    def take_first(self, now: float) -> int:
+        """Take a checkpoint, of an interpreter whose session may not have begun yet; return its number."""
         self._begun, self._evals = now, 0
-        taker.take(self._on_taken, automatic=True)
+        return self._taker.take(self._on_taken, automatic=True).number
 
     def _on_taken(self, taken: TakenCheckpoint) -> None:
         """Take the next one if evals ran meanwhile. One that fails leaves the newest in place until the next eval."""

@@ -21,9 +21,9 @@ class FirstCheckpoint:
         self._number: int | None = None
         self.assignment: frames.AssignFrame | None = None
 
-    def take(self) -> None:
-        """Take it; the interpreter is ready and has nothing else to do."""
-        self._number = self._taker.take(lambda _: None, automatic=True).number
+    def note(self, number: int) -> None:
+        """Note that it is being taken; the interpreter is ready and has nothing else to do."""
+        self._number = number
 
     def use(self, assignment: frames.AssignFrame, *, wanted: bool) -> None:
         """Begin the session with it, or without it if that is not `wanted`."""

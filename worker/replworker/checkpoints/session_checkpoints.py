@@ -82,7 +82,7 @@ class SessionCheckpoints:
     def prepare(self) -> None:
         """Take the first checkpoint before the assignment, if the interpreter can be copied."""
         if self._process.is_held and self._interpreter.supports("checkpoint"):
-            self._first.take()
+            self._first.note(self._automatic.take_first(time.monotonic()))
 
     def note_assignment(self, frame: frames.AssignFrame) -> None:
         """Note what the interpreter is assigned."""

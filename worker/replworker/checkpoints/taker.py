@@ -101,9 +101,9 @@ class CheckpointKeeper:
         )
         if self._files.is_on:
             self._files.keep(number, (each.number for each in self.tree), self.limits)
-        self._pending[number] = _PendingCheckpoint(then, deadline)
+        pending = self._pending[number] = _PendingCheckpoint(then, deadline)
         question = frames.CheckpointFrame(self._interpreter.next_number(), automatic)
-        self._interpreter.request(question, lambda event: self._on_answer(number, event), copy.inner.fileno())
+        self._interpreter.request(question, lambda event: self._on_answer(number, pending, event), copy.inner.fileno())
         copy.inner.close()
         return made
 
@@ -121,11 +121,10 @@ class CheckpointKeeper:
             first.created = _timestamp()
         return first is not None
 
-    def _on_answer(self, number: int, event: frames.FrameEvent) -> None:
+    def _on_answer(self, number: int, pending: _PendingCheckpoint, event: frames.FrameEvent) -> None:
         assert isinstance(event, frames.CheckpointedFrame)
         self.off = describe_threads(event) if event.refused else ""
-        pending = self._pending.get(number)
-        if pending is None:
+        if self._pending.get(number) is not pending:  # it was given up, and another may have its number
             return
         error = self.off or event.error or (None if number in self.copies else "the copy ended")
         if error:
