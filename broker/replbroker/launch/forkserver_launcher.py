@@ -326,7 +326,8 @@ class ForkserverLauncher:
         self._adopted.pop(worker, None)
         if self._environments.pop(worker, None) is not None:
             self._environment_remover.on_worker_exit(self._environments.values())
-        self._sandbox.cleanup(worker)
+        earlier = self._sandbox.release(worker)
+        self._tasks.put(lambda: self._sandbox.remove_dead_groups(earlier))  # looks through those of all workers
         self._package_remover.on_worker_exit()
         remove_stale_state(self._settings.state_dir)
         if worker in self._kill_requested:
@@ -448,6 +449,7 @@ class ForkserverLauncher:
             os.kill(pid, signal.SIGKILL)  # an idle fork server would exit by itself, but later
         while reap_orphans(kept) and time.monotonic() < deadline:
             time.sleep(0.001)
+        self._sandbox.remove_dead_groups()
         remove_stale_state(self._settings.state_dir)
         self._package_remover.close(_CLOSE_TIMEOUT_S)
         resource_tracker._resource_tracker._pid = None  # reaped; from 3.12 on it would be waited for again at exit

@@ -150,13 +150,20 @@ class SandboxProvider:
         if self._policy is not None:
             self._policy = msgspec.structs.replace(self._policy, **hosts._asdict())
 
-    def cleanup(self, worker: int) -> None:
-        """Remove what a dead worker could not remove itself."""
+    def release(self, worker: int) -> CgroupRoot | None:
+        """Release the slot of a dead worker; return where its control group is, if an earlier broker has created it."""
         self._slots.release(worker)
-        if (groups := self._groups.pop(worker, None)) is not None:
-            remove_orphans(groups)
-        if self._machine is not None:
-            remove_orphans(self._machine.cgroups)
+        return self._groups.pop(worker, None)
+
+    def remove_dead_groups(self, earlier: CgroupRoot | None = None) -> None:
+        """Remove control groups that dead workers could not remove themselves, from any thread.
+
+        Args:
+            earlier: Where to look besides.
+        """
+        if earlier is not None:
+            remove_orphans(earlier)
+        remove_orphans(self.cgroups)
 
 
 def _broker_code_paths() -> list[str]:
