@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -164,3 +166,20 @@ def test_records_are_summed_and_bounded(add: Callable[[Ledger, int], None]) -> N
     assert records[-1].host == "(others)"
     ledger.add("s", "again.test", 443, "refused", "no", 0, 0)
     assert ledger.take(10)[0].host == "again.test"
+
+
+# Whoever has no secrets needs no TLS, which would be a tenth of the proxy's memory.
+LOADED = """
+import sys, types
+from replworker.egress import process
+def run_proxy(*_):
+    import asyncio, replworker.egress.served_sandbox
+    print("_ssl" in sys.modules, asyncio.sslproto.ssl is None, sys.modules.get("ssl", "importable"))
+sys.modules["replworker.egress.proxy"] = types.SimpleNamespace(run_proxy=run_proxy)
+process.serve(None, None, ())
+"""
+
+
+def test_a_proxy_without_secrets_has_no_tls_in_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "False True importable\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -20,7 +20,7 @@ WEB_PORTS = frozenset({80, 443})  # of entries that name none
 FIRST_FREE_PORT = 1024  # lower ones are never a session's own
 # Addresses that names have inside sessions: reserved for benchmarks of networks (RFC 2544), so nobody's.
 VIRTUAL_NETWORK = ipaddress.IPv4Network("198.18.0.0/15")
-_ANY_PORT = frozenset(range(1, 65536))
+_ANY_PORT = range(1, 65536)
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as last label such a name is an address: 127.1, 0x7f.1
 
@@ -38,7 +38,7 @@ class HostPattern(NamedTuple):
 
     name: str
     wildcard: bool
-    ports: frozenset[int]
+    ports: Collection[int]
 
     def matches(self, name: str) -> bool:
         """Return whether a normalised name is meant. An address is meant only by itself."""
@@ -48,7 +48,7 @@ class HostPattern(NamedTuple):
 
     def covers(self, other: HostPattern) -> bool:
         """Return whether everything that another entry means is meant by this one too."""
-        if not other.ports <= self.ports:
+        if not all(port in self.ports for port in other.ports):
             return False
         if other.wildcard:
             return self.wildcard and (not self.name or f".{other.name}".endswith(f".{self.name}"))
@@ -169,7 +169,7 @@ def parse_patterns(entries: Iterable[str], *, every_port: bool = False) -> tuple
     return tuple(found)
 
 
-def _parse_pattern(entry: str, ports: frozenset[int]) -> HostPattern:
+def _parse_pattern(entry: str, ports: Collection[int]) -> HostPattern:
     host, colon, port = entry.partition(":")
     if colon:
         if not re.fullmatch(r"[1-9][0-9]{0,4}", port) or int(port) > 65535:

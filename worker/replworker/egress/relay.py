@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-BUFFER_BYTES = 1024 * 1024
+BUFFER_BYTES = 256 * 1024
 _IDLE_S = 3600.0  # a connection without a byte for so long is closed
 _RESET = struct.pack("ii", 1, 0)
 
