@@ -50,7 +50,7 @@ from replbroker.sinks.audit_file import AuditFile
 from replbroker.sinks.event_sink import EventSink
 from replbroker.snapshot_files import SnapshotFiles, delete_snapshot
 from replbroker.transports.connection_handler import Body, ReplyTransport
-from replbroker.transports.worker_router import WorkerRouter
+from replbroker.transports.worker_router import WorkerRouter, digest_of
 from replwire.link import BranchBody, FrameKind, encode, pack
 
 _EVENT_DELAY_S = 0.01  # how long an event may wait for others: flushed together they cost a third
@@ -138,12 +138,17 @@ class CoreDriver:
             Names of the sessions that were lost with it.
         """
         launcher, workers = self._targets.launcher, self._targets.workers
-        wanted = {each.details.worker for each in saved.sessions if each.open and each.details is not None}
-        alive = []
-        for record in saved.workers:
-            if launcher.adopt(record.worker, record.handle, keep=record.worker in wanted):
+        with_session = {each.details.worker for each in saved.sessions if each.open and each.details is not None}
+        wanted = {each.process_number for each in saved.workers if each.worker in with_session}
+        adopted = {
+            each.worker
+            for each in saved.workers
+            if each.handle and launcher.adopt(each.worker, each.handle, keep=each.worker in wanted)
+        }
+        alive = [each for each in saved.workers if each.process_number in adopted]
+        for record in alive:
+            if record.token:
                 workers.expect(record.worker, record.token)
-                alive.append(record)
         lost = self._core.restore(saved, frozenset(each.worker for each in alive), time.monotonic())
         self._on_saved(self._targets.journal.start(self._core.export, alive))
         launcher.remove_closed_packages()
@@ -185,13 +190,19 @@ class CoreDriver:
             if (token := self._targets.workers.token_digest(worker)) is not None:
                 self._on_saved(self._targets.journal.set_worker(WorkerRecord(worker, token, handle)))
         for worker, cause in self._targets.launcher.take_exited():
-            self._targets.workers.forget(worker)
-            self._on_saved(self._targets.journal.remove_worker(worker))
+            self._forget_process(worker)
             self.apply(self._core.handle_worker_exit(worker, cause, time.monotonic()))
         for record in self._targets.launcher.take_traffic():
             self.apply(self._core.on_traffic(record, time.monotonic()))
         for environment, error in self._targets.launcher.take_removed_environments():
             self.apply(self._core.on_environment_removed(environment, error, time.monotonic()))
+
+    def _forget_process(self, process: int) -> None:
+        """Ignore from now on what a process sends, and drop it from the journal."""
+        served = self._targets.journal.served_by(process)
+        for worker in {process, *served}:
+            self._targets.workers.forget(worker)
+        self._on_saved(self._targets.journal.remove_workers(served))
 
     def handle_hook_outcomes(self) -> None:
         """Tell the core of the hooks' verdicts."""
@@ -272,9 +283,8 @@ class CoreDriver:
                 if isinstance(effect, ToClient):  # or it would wait for a reply that never comes
                     self._transport(effect.peer).hang_up(effect.peer, at_once=True)
         for worker in kills:
-            self._targets.workers.forget(worker)
             self._steps.run(partial(self._targets.launcher.kill, worker))
-            self._on_saved(self._targets.journal.remove_worker(worker))
+            self._forget_process(worker)
         if self._flush_events_at is None and self._core.pending_events:
             self._flush_events_at = time.monotonic() + _EVENT_DELAY_S
         if self._targets.extensions.has_failures:
@@ -310,12 +320,16 @@ class CoreDriver:
 
     def _start_branch(self, effect: StartBranch) -> None:
         token = self._targets.workers.create_token(effect.worker)
+        record = WorkerRecord(effect.worker, digest_of(token), process=effect.process)
+        self._on_saved(self._targets.journal.set_worker(record))
         body = encode(BranchBody(token, effect.checkpoint))
         self._targets.workers.send(effect.source, pack(FrameKind.BRANCH, body))
 
     def _leave_worker(self, effect: LeaveWorker) -> None:
-        self._targets.workers.send(effect.worker, pack(FrameKind.LEAVE))
-        self._targets.workers.forget(effect.worker)
+        if self._targets.workers.send(effect.worker, pack(FrameKind.LEAVE)):
+            self._targets.workers.forget(effect.worker)
+            self._on_saved(self._targets.journal.leave_worker(effect.worker))
+        # Otherwise it has not connected to this broker yet, and the core answers its HELLO with this effect again.
 
     def _run_hooks(self, effect: RunHooks) -> None:
         assert self._targets.hooks is not None, "the core asks for hooks only where some are configured"

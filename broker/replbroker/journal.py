@@ -106,11 +106,23 @@ class Journal:
         self._header.last_worker = max(self._header.last_worker, record.worker)
         return self.append([record])
 
-    def remove_worker(self, worker: int) -> str | None:
-        """Save that a worker has ended; return as `append` does."""
-        if self._workers.pop(worker, None) is None:
+    def leave_worker(self, worker: int) -> str | None:
+        """Save that a worker's session has left a process that serves others; return as `append` does."""
+        record = self._workers.get(worker)
+        if record is None:
             return None
-        return self.append([WorkerRecord(worker)])
+        if not record.handle:
+            return self.remove_workers([worker])
+        return self.set_worker(WorkerRecord(worker, "", record.handle))
+
+    def served_by(self, process: int) -> list[int]:
+        """Return the numbers of the workers that a process serves or has begun with."""
+        return [each.worker for each in self._workers.values() if each.process_number == process]
+
+    def remove_workers(self, workers: Iterable[int]) -> str | None:
+        """Save that workers have ended; return as `append` does."""
+        ended = [WorkerRecord(each) for each in workers if self._workers.pop(each, None) is not None]
+        return self.append(ended) if ended else None
 
     # --- the file ---
 

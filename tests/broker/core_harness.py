@@ -43,7 +43,7 @@ from replbroker.core.engine import BrokerCore
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.limits.quotas import QUEUE
 from replbroker.core.operations.settings_reload import RereadResult
-from replbroker.core.records import Record, SavedState
+from replbroker.core.records import Record, SavedState, WorkerRecord
 from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replbroker.core.sessions.session import Session
 from replbroker.journal_lines import JournalState
@@ -104,6 +104,7 @@ class CoreHarness:
         self._numbers = itertools.count(1)
         self.workers: dict[int, FakeWorker] = {}
         self.processes: set[int] = set()  # that serve workers
+        self.left: dict[int, FakeWorker] = {}  # workers that have yet to be told that their sessions are over
         self.branched_from: dict[int, tuple[int, int]] = {}  # worker and checkpoint that a branch began with
         self.spawned: list[int] = []
         self.killed: list[int] = []
@@ -195,7 +196,7 @@ class CoreHarness:
                 if self.auto:
                     worker.send_ready()
             elif isinstance(effect, LeaveWorker):
-                self.workers.pop(effect.worker, None)
+                self._leave(effect.worker)
             elif isinstance(effect, DeleteSnapshot):
                 self.discarded.append(effect.path)
             elif isinstance(effect, Audit):
@@ -232,6 +233,13 @@ class CoreHarness:
         """End a process, and the workers that it serves."""
         self.processes.discard(process)
         self.workers = {number: each for number, each in self.workers.items() if each.process != process}
+        self.left = {number: each for number, each in self.left.items() if each.process != process}
+
+    def _leave(self, number: int) -> None:
+        """End a worker, or once it has connected."""
+        worker = self.workers.pop(number, None) or self.left.pop(number, None)
+        if worker is not None and not worker.is_connected:
+            self.left[number] = worker
 
     def finish_removal(self, error: str | None = None) -> None:
         """Report that the first environment to be removed is removed, or why it is not."""
@@ -340,9 +348,19 @@ class CoreHarness:
 
     def saved_state(self) -> SavedState:
         """Return what the next broker reads."""
-        return self.journal.build(
+        saved = self.journal.build(
             self.floor, self.generation, None, max([*self.spawned, *self.branched_from], default=0)
         )
+        hosts = [WorkerRecord(each, "t" if each in self.workers else "", "h") for each in self.processes]
+        return saved._replace(workers=[*hosts, *map(self._branch_record, self._branches())])
+
+    def _branches(self) -> list[FakeWorker]:
+        known = (self.workers | self.left).values()
+        return [each for each in known if each.number != each.process]
+
+    @staticmethod
+    def _branch_record(worker: FakeWorker) -> WorkerRecord:
+        return WorkerRecord(worker.number, "t", process=worker.process)
 
     def restart(self, *, come_back: bool = True) -> list[str]:
         """Kill the broker, start the next, and return the sessions that it calls lost.
@@ -350,15 +368,13 @@ class CoreHarness:
         Workers without a session end with the broker; of the others the next one is told that they are alive.
         """
         saved, self.generation, self.effects_left = self.saved_state(), self.generation + 1, None
-        for process in list(self.processes):
-            served = [each for each in self.workers.values() if each.process == process]
-            if [each.number for each in served if each.frames(FrameKind.ASSIGN)] != [process]:
-                self.end_process(process)  # it has no session, or branches
+        self._end_unassigned()
         self.hook_requests.clear()
         self.discarded += self.written  # the next broker removes the files of a dead one
         self.core = self.build_core()
         self.state = self.core.state
-        lost = self.core.restore(saved, frozenset(self.workers), self.now)
+        alive = frozenset(each.worker for each in saved.workers if each.process_number in self.processes)
+        lost = self.core.restore(saved, alive, self.now)
         self.journal = JournalState()
         self.floor, records = self.core.export()
         for record in records:
@@ -366,20 +382,34 @@ class CoreHarness:
         self.on_restored(saved)
         self.apply(self.core.start(self.now))
         wanted = self.core.scheduler.pool.workers
-        for process in self.processes - wanted.keys():
+        for process in self.processes - {each.process for each in wanted.values()}:
             self.end_process(process)
+        for number in self.workers.keys() - wanted.keys():
+            self._leave(number)
         if come_back:
             self.come_back()
         return lost
+
+    def _end_unassigned(self) -> None:
+        """End the workers that have no session, as they do when they lose the broker, and the processes of such alone."""
+        for worker in (self.workers | self.left).values():
+            worker.is_connected = False
+        assigned = {number for number, each in (self.workers | self.left).items() if each.frames(FrameKind.ASSIGN)}
+        self.workers = {number: each for number, each in self.workers.items() if number in assigned}
+        self.left = {number: each for number, each in self.left.items() if number in assigned}
+        serving = {each.process for each in (self.workers | self.left).values()}
+        for process in self.processes - serving:
+            self.end_process(process)
 
     def on_restored(self, saved: SavedState) -> None:
         """Look at a broker that has taken over what was saved, before it does anything."""
 
     def come_back(self) -> None:
         """Let every worker connect to the broker."""
-        for worker in list(self.workers.values()):
+        for worker in [*self.workers.values(), *self.left.values()]:
             if worker.frames(FrameKind.ASSIGN):
                 worker.come_back()
+        assert not self.left, "a worker whose session is over was not told"
 
     def session_of(self, owner: str, name: str) -> Session:
         """Return the core's record of a session, by owner and name."""

@@ -37,6 +37,7 @@ class FakeWorker:
         self.harness = harness
         self.number = number
         self.process = process
+        self.is_connected = True  # False: the broker it knew has ended
         harness.processes.add(process)
         self.received: list[tuple[Header, Any]] = []
         self.finals: dict[int, bytes] = {}  # what ended an eval, to be sent again
@@ -64,6 +65,7 @@ class FakeWorker:
 
     def come_back(self) -> None:
         """Connect to the broker that has taken the place of another."""
+        self.is_connected = True
         (_, assigned), *_ = self.frames(FrameKind.ASSIGN)
         self.send(FrameKind.HELLO, HelloBody("t", 2, assigned["session"], self.epoch, self.last_eval))
 

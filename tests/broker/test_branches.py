@@ -180,3 +180,50 @@ def test_a_branch_counts_for_the_agent_that_asked_for_it(
     asked = harness.send("branch", session="work", name="try", agent="eve")
     harness.worker("work").send_branched(asked)
     assert "session-limit-reached" in harness.final_reply(asked)["status"]
+
+
+def test_all_sessions_of_a_family_outlive_their_broker(family: CoreHarness) -> None:
+    running = family.eval("work")
+    numbers = [family.worker(name).number for name in ("work", "try")]
+    assert family.restart() == []
+    assert [family.worker(name).number for name in ("work", "try")] == numbers
+    assert family.worker("try").process == family.worker("work").process
+    assert family.finish(family.eval("try"))["epoch"] == 1
+    family.finish_abandoned(running)
+    _branch(family, "try", "third")
+    assert family.worker("third").process == family.worker("work").process
+
+
+def test_a_branch_outlives_the_broker_also_without_its_source(family: CoreHarness) -> None:
+    family.request("close", session="work")
+    assert family.restart() == []
+    assert family.finish(family.eval("try"))["epoch"] == 1
+    family.request("close", session="try")
+    assert family.processes == set()
+
+
+def test_a_family_is_lost_together_when_its_process_has_died(family: CoreHarness) -> None:
+    family.end_process(family.worker().process)
+    assert sorted(family.restart()) == ["try", "work"]
+    assert len(family.state.sessions) == 0
+
+
+def test_a_branch_that_is_closed_before_it_has_come_back_is_told_then(family: CoreHarness) -> None:
+    family.restart(come_back=False)
+    family.request("close", session="try")
+    assert list(family.left) == [2]
+    family.come_back()
+    assert family.left == {}
+    assert family.finish(family.eval("work"))["epoch"] == 1
+
+
+def test_a_branch_that_had_not_begun_is_lost_with_its_broker_and_told(new_harness: Callable[..., CoreHarness]) -> None:
+    harness = new_harness(checkpoints=True)
+    harness.open("work")
+    harness.auto = False
+    asked = harness.send("branch", session="work", name="try")
+    harness.worker().send_branched(asked)
+    harness.auto = True
+    assert harness.restart() == ["try"]
+    assert [each.name for each in harness.state.sessions] == ["work"]
+    assert harness.left == {}

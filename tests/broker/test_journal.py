@@ -97,12 +97,24 @@ def test_an_eval_is_read_with_its_last_progress_and_without_its_session_only_by_
 def test_workers_are_read_until_they_have_ended_and_their_numbers_are_not_used_again(file: Journal) -> None:
     for number in (1, 2, 3):
         file.set_worker(WorkerRecord(number, "digest", f"pid {number}"))
-    file.remove_worker(3)
-    file.remove_worker(3)
+    file.remove_workers([3])
+    file.remove_workers([3])
     file.start(lambda: (0, []), read_journal(file.path)[0].workers)
     saved, _ = read_journal(file.path)
     assert saved.workers == [WorkerRecord(1, "digest", "pid 1"), WorkerRecord(2, "digest", "pid 2")]
     assert (saved.last_worker, saved.generation) == (3, 1)
+
+
+def test_a_process_is_read_until_it_has_ended_also_when_its_first_session_is_over(file: Journal) -> None:
+    file.set_worker(WorkerRecord(1, "digest", "pid 1"))
+    file.set_worker(WorkerRecord(2, "another", process=1))
+    file.leave_worker(1)
+    file.leave_worker(9)
+    assert read_journal(file.path)[0].workers == [WorkerRecord(1, "", "pid 1"), WorkerRecord(2, "another", process=1)]
+    file.leave_worker(2)
+    assert read_journal(file.path)[0].workers == [WorkerRecord(1, "", "pid 1")]
+    file.remove_workers(file.served_by(1))
+    assert read_journal(file.path)[0].workers == []
 
 
 def test_each_broker_counts_on_and_finds_the_directory_of_the_one_before(tmp_path: Path) -> None:

@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kit import BrokerProcess, Wire, is_alive, processes_with, wait_until
+from replbroker.core.records import WorkerRecord
+from replbroker.journal_lines import encode_line, read_journal
 
 Start = Callable[..., BrokerProcess]
 OUTLIVE = "broker.orphan-ttl-ms=60000"
@@ -203,3 +206,61 @@ def test_a_session_that_ends_with_its_broker_refuses_to_be_kept(start: Start) ->
         wire.run("x = 1")
         assert wire.ask("shutdown", keep_sessions=True)["status"] == ["done", "error", "not-supported"]
         assert wire.run("x").value == "1"
+
+
+def interpreter_of(wire: Wire, session: str) -> int:
+    return int(wire.ask("info", session=session)["info"]["pid"])
+
+
+def test_a_session_and_its_branches_outlive_the_broker(start: Start) -> None:
+    broker = start(OUTLIVE, "limits.rate-limit-per-min=0", sandbox=True)
+    with broker.wire() as wire:
+        wire.run("x, stay = 41, True")
+        assert wire.ask("branch", session="s", name="try").status == ["done"]
+        wire.run("x = 'a branch'", "try")
+        wire.send("eval", session="try", code=LOOP)
+        wait_until(lambda: states(wire, "try")[-1] == "running", "its start")
+        known = ids(wire)
+    broker.kill()
+    broker.start()
+    assert broker.ready["lost"] == []
+    with broker.wire() as wire:
+        assert ids(wire) == known
+        assert wire.run("x += 1; x").value == "42"
+        assert states(wire, "try")[-1] == "running"
+        wire.ask("interrupt", session="try")
+        assert wire.ask("branch", session="try", name="third").status == ["done"]
+        wire.ask("close", session="s")
+    assert broker.stop(signal.SIGTERM) == 0
+    broker.start()
+    assert broker.ready["lost"] == []
+    with broker.wire() as wire:
+        assert [wire.run("x", name).value for name in ("try", "third")] == ["'a branch'"] * 2
+        worker = worker_of(interpreter_of(wire, "try"))
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: wire.run("1", "third")["epoch"] == 2, "its loss")
+        assert wire.run("1", "try")["epoch"] == 2
+    assert broker.stop() == 0
+    wait_until(lambda: not processes_with(str(broker.directory)), "the end of every process")
+
+
+def test_a_branch_that_the_next_broker_does_not_have_ends_and_leaves_the_others(start: Start) -> None:
+    broker = start("broker.orphan-ttl-ms=3000", sandbox=True)
+    with broker.wire() as wire:
+        wire.run("x = 41")
+        for name in ("told", "forgotten"):
+            assert wire.ask("branch", session="s", name=name).status == ["done"]
+        ended = [interpreter_of(wire, name) for name in ("told", "forgotten")]
+    broker.kill()
+    path = next(broker.directory.glob("sessions-*.ndjson"))
+    saved = read_journal(path)[0]
+    records = [replace(each, open=False, details=None) for each in saved.sessions if each.name != "s"]
+    with path.open("ab") as file:
+        for record in (*records, WorkerRecord(max(each.worker for each in saved.workers))):
+            file.write(encode_line(record))
+    broker.start()
+    assert broker.ready["lost"] == []
+    wait_until(lambda: not any(is_alive(pid) for pid in ended), "the end of both")
+    with broker.wire() as wire:
+        assert wire.run("x + 1").value == "42"
+        assert wire.ask("branch", session="s", name="told").status == ["done"]

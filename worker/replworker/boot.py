@@ -16,7 +16,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from replwire.deadlines import Deadlines
@@ -262,7 +262,6 @@ def build_branch(args: WorkerArgs, source: WorkerLoop, body: BranchBody) -> Work
     settings = source.session.settings
     process, origin = source.session.start_branch(body.checkpoint)
     settings = settings._replace(packages=_branch_packages(settings.packages), origin=origin)
-    args = replace(args, orphan_ttl_ms=0)  # a broker finds a process by its first session only
     return _build_session_loop(args, BrokerLink(args.endpoint, body.token), process, settings, Deadlines())
 
 

@@ -55,6 +55,10 @@ class KernelLease:
         spec = _TimerSpec(0, 0, int(whole), int(part * 1e9))
         _check(_libc.timer_settime(self._timer, 0, ctypes.byref(spec), None))
 
+    def close(self) -> None:
+        """Delete the timer."""
+        _check(_libc.timer_delete(self._timer))
+
 
 def _check(result: int) -> None:
     if result != 0:

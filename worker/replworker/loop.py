@@ -132,11 +132,6 @@ class WorkerLoop:
         return self._link
 
     @property
-    def reconnection(self) -> Reconnection:
-        """The attempts to find the next broker."""
-        return self._reconnection
-
-    @property
     def session(self) -> WorkerSession:
         """The session that is served."""
         return self._session
@@ -171,15 +166,15 @@ class WorkerLoop:
                 time.monotonic() + self._memory.on_eval_start(), self._sample_memory
             )
 
-    def handle_descriptors(self) -> bool:
-        """Handle everything but the link's frames. Return False if this worker ends with the broker."""
+    def handle_descriptors(self) -> None:
+        """Handle everything but the link's frames."""
         for fd, _ in self._epoll.poll(0):
             if fd == self._reconnection.fileno() and not self._reconnection.handle_ready():
-                return False
+                self.has_left = True
+                return
             handler = self._handlers.get(fd)
             if handler is not None:
                 handler()
-        return True
 
     def after_poll(self) -> None:
         """Run due timers and update the watched events, after each poll."""
@@ -187,6 +182,7 @@ class WorkerLoop:
             self._timers.run_due(time.monotonic())
         except InterpreterBroken as broken:
             self._interpreter_exited(str(broken))
+        self.has_left |= self._reconnection.is_over
         if self._process.retired:
             self._replace_endpoints()
         self._update_interest()

@@ -18,8 +18,8 @@ _POLLIN = int(zmq.POLLIN)
 class ProcessLoop:
     """Runs until the broker kills this process, which is the normal end.
 
-    If the broker disconnects, a process with one session goes on and looks for the next broker at the endpoint; one
-    with branches ends, because a broker finds a process by its first session.
+    If the broker disconnects, each session goes on and looks for the next broker at the endpoint. One that no broker
+    adopts in time ends; the process ends with the last.
 
     Each session has a connection, timers and descriptors of its own. `start_branch` makes the loop of a session that
     begins with a checkpoint of another.
@@ -34,11 +34,14 @@ class ProcessLoop:
         self._loops[0].start()
         if self._loops[0].link.is_disconnected():  # before its descriptor was watched
             return
-        while self._loops and self._serve():
+        while True:
+            self._serve()
+            if all(loop.has_left for loop in self._loops):
+                return  # the end of the process ends them, faster than one by one
             self._update_loops()
 
-    def _serve(self) -> bool:
-        """Serve the present sessions until one begins or ends, or has another connection. Return False at the end."""
+    def _serve(self) -> None:
+        """Serve the present sessions until one begins or ends, or has another connection."""
         loops = self._loops
         sockets = [loop.link.socket for loop in loops]
         # libzmq's poll also reports frames received while sending; all else is in the epoll.
@@ -49,22 +52,21 @@ class ProcessLoop:
             for ready, _ in zmq.zmq_poll(items, self._timeout_ms()):
                 if (loop := by_socket.get(id(ready))) is not None:
                     loop.handle_link()
-                elif not by_fd[ready].handle_descriptors():
-                    return False
+                else:
+                    by_fd[ready].handle_descriptors()
             for loop in loops:
                 loop.after_poll()
-            if any(loop.reconnection.is_over or (len(loops) > 1 and loop.reconnection.is_under_way) for loop in loops):
-                return False
             if any(loop.new_branches or loop.has_left for loop in loops):
-                return True
+                return
             if [loop.link.socket for loop in loops] != sockets:
-                return True
+                return
 
     def _update_loops(self) -> None:
         for loop in list(self._loops):
             for body in loop.new_branches:
                 started = self._start_branch(loop, body)
                 started.start()
+                started.has_left = started.link.is_disconnected()  # before its descriptor was watched
                 self._loops.append(started)
             loop.new_branches.clear()
         for loop in [loop for loop in self._loops if loop.has_left]:

@@ -25,7 +25,7 @@ class Reconnection:
         link: the link
         session: the session, which goes on meanwhile
         timers: the worker's timers
-        ttl_s: seconds until the worker ends; 0: it ends with its broker
+        ttl_s: seconds until the session ends; 0: it ends with its broker
     """
 
     def __init__(self, link: BrokerLink, session: WorkerSession, timers: Deadlines, ttl_s: float) -> None:
@@ -40,21 +40,19 @@ class Reconnection:
         self._expiry: Deadline | None = None  # set while no broker has this worker
         self.is_over = False
 
-    @property
-    def is_under_way(self) -> bool:
-        """True while no broker has this worker."""
-        return self._expiry is not None
-
     def fileno(self) -> int:
         """Return a descriptor that is readable when `handle_ready` has work."""
         return self._epoll.fileno()
 
     def close(self) -> None:
-        """Close the descriptor."""
+        """Close the descriptor, and give the lease back: other sessions of the process go on."""
         self._epoll.close()
+        if self._lease is not None:
+            self._lease.close()
+            self._lease = None
 
     def handle_ready(self) -> bool:
-        """Look for the next broker if the link has broken. Return False if the worker is to end now."""
+        """Look for the next broker if the link has broken. Return False if the session is to end now."""
         return not self._link.is_disconnected() or self._on_disconnected()
 
     def _on_disconnected(self) -> bool:

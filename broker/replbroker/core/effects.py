@@ -111,16 +111,21 @@ class StartBranch(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         worker: The number of the new worker.
         source: The worker whose session is copied.
+        process: The number of the process.
         checkpoint: The checkpoint that the new session begins with.
     """
 
     worker: int
     source: int
+    process: int
     checkpoint: int
 
 
 class LeaveWorker(msgspec.Struct, frozen=True, gc=False):
-    """End a worker whose process serves others, too. Its frames are ignored from here on."""
+    """End a worker whose process serves others, too. Its frames are ignored from here on.
+
+    One that has not connected yet is told when it does: the core answers its HELLO with this effect.
+    """
 
     worker: int
 
@@ -231,7 +236,7 @@ class StopBroker(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         why: The reason.
-        keep: Workers that stay alive, for the next broker at the endpoint.
+        keep: Worker processes that stay alive, for the next broker at the endpoint.
         restart: The process is to begin again as the next broker.
     """
 

@@ -222,7 +222,7 @@ class BrokerCore:
         """Handle one frame of a worker that has shown its token. A worker that sends a malformed one is killed."""
         worker = self.scheduler.pool.workers.get(number)
         if worker is None:
-            return []
+            return self._worker_protocol.answer_unknown(number, frame)
         worker.last_seen = self.state.clock.now = now
         try:
             prepared = self._worker_protocol.handle(worker, frame, now)

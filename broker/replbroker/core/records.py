@@ -121,11 +121,24 @@ class SavedProgress(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, t
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="worker"):
-    """A worker process. `token` is the digest of its link token, `handle` how the launcher finds it."""
+    """A worker.
+
+    Attributes:
+        worker: Its number.
+        token: The digest of its link token; empty once its session has left a process that serves others.
+        handle: How the launcher finds its process; empty where that is another worker's.
+        process: The number of the worker that began the process which serves this one; 0 for its own.
+    """
 
     worker: int
     token: str = ""
     handle: str = ""
+    process: int = 0
+
+    @property
+    def process_number(self) -> int:
+        """The number of the process that serves it."""
+        return self.process or self.worker
 
 
 Record = SessionRecord | SavedEval | SavedProgress | WorkerRecord

@@ -56,6 +56,7 @@ class Restoration:
         self._closed: dict[str, Session] = {}
         self._tasks: list[EvalTask] = []
         self._first_seq = 0
+        self._processes: dict[int, int] = {}  # of living workers
 
     def restore(self, saved: SavedState, alive: Collection[int], now: float) -> list[str]:
         """Take over records, so that sessions go on, and names keep their epochs and the causes of their ends.
@@ -75,10 +76,11 @@ class Restoration:
         state.new_route = itertools.count((saved.generation + 1 << _ROUTE_BITS) + 1).__next__
         self._first_seq = saved.generation * _MAX_SEQ
         self._scheduler.pool.last_number = saved.last_worker
+        self._processes = {each.worker: each.process_number for each in saved.workers if each.worker in alive}
         kept: dict[str, Session] = {}
         lost = []
         for record in saved.sessions:
-            if record.open and record.details is not None and self._can_go_on(record.details, alive):
+            if record.open and record.details is not None and self._can_go_on(record.details):
                 kept[record.id] = self._restore_session(record, record.details, now)
             elif record.open:
                 lost.append(record)
@@ -88,16 +90,17 @@ class Restoration:
         for task in sorted(self._tasks, key=lambda task: task.submitted_at):
             if task.key is not None:
                 state.idempotency.restore(task.key, task)
-        workers = self._scheduler.pool.workers
-        state.effects += [Kill(number) for number in sorted(alive) if number not in workers]
+        serving = {worker.process for worker in self._scheduler.pool.workers.values()}
+        state.effects += [Kill(process) for process in sorted({*self._processes.values()} - serving)]
         for session in kept.values():
             self._go_on(session, now)
         return names
 
-    def _can_go_on(self, details: SessionDetails, alive: Collection[int]) -> bool:
+    def _can_go_on(self, details: SessionDetails) -> bool:
         config = self._state.config
         has_place = details.spec.runtime in config.runtimes and config.sandbox.problem is None
-        return has_place and (details.worker is None or details.worker in alive)
+        has_begun = details.was_ready or details.branch_of is None  # a new branch would begin with nothing
+        return has_place and has_begun and (details.worker is None or details.worker in self._processes)
 
     def _restore_closed(self, saved: SavedState, lost: list[SessionRecord]) -> list[str]:
         """Take over the records of sessions that are open no more, and return the names of the lost ones."""
@@ -134,7 +137,8 @@ class Restoration:
         state.quotas.charge(SESSIONS, session.holder)
         state.records.restore_open(session)
         if details.worker is not None:
-            self._scheduler.pool.restore(details.worker, session, now)
+            process = self._processes[details.worker]
+            self._scheduler.pool.restore(details.worker, process, session, now)
             self._scheduler.adoption.begin(session, now)
         return session
 

@@ -59,7 +59,9 @@ class ShutdownSequence:
         state.bus.emit(BrokerShutdown, reason=why)
         end_subscriptions(state, state.bus.all(), ["done", "error", "shutdown"], "server is shutting down")
         left = frozenset(
-            each.worker for each in state.sessions if each.worker is not None and each.state not in (STARTING, VACANT)
+            self._scheduler.pool.workers[each.worker].process
+            for each in state.sessions
+            if each.worker is not None and each.state not in (STARTING, VACANT)
         )
         state.effects.append(StopBroker(why, left, restart))
 

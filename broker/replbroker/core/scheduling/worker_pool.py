@@ -84,11 +84,12 @@ class WorkerPool:
         when = now + self._state.limits.worker_start_ms / 1000
         target.start_deadline = self._state.deadlines.call_at(when, lambda at: self._acquire_timed_out(target, at))
         self.last_number += 1
-        worker = Worker(self.last_number, target.spec, now, self.workers[source.worker].process)
+        process = self.workers[source.worker].process
+        worker = Worker(self.last_number, target.spec, now, process)
         worker.state, worker.session, target.worker = ASSIGNED, target, worker.number
         worker.awaits_ready = True
         self.workers[worker.number] = worker
-        self._state.effects.append(StartBranch(worker.number, source.worker, checkpoint))
+        self._state.effects.append(StartBranch(worker.number, source.worker, process, checkpoint))
 
     def family(self, session: Session) -> list[Session]:
         """Return the sessions that share a worker process and its sandbox with this one, itself included."""
@@ -107,9 +108,9 @@ class WorkerPool:
         cause += f": {pool.cause}" if pool.cause and pool.failures else ""
         self._failures.on_start_failed(session, cause, now)
 
-    def restore(self, number: int, session: Session, now: float) -> None:
-        """Take over a session's worker from the broker before this one."""
-        worker = self.workers[number] = Worker(number, session.spec, now)
+    def restore(self, number: int, process: int, session: Session, now: float) -> None:
+        """Take over a session's worker, which a process serves, from the broker before this one."""
+        worker = self.workers[number] = Worker(number, session.spec, now, process)
         worker.state, worker.session, session.worker = ASSIGNED, session, number
 
     def transfer(self, giver: Session, taker: Session) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from replbroker.core.effects import DeleteSnapshot, Peer, ToClient
+from replbroker.core.effects import DeleteSnapshot, Effect, LeaveWorker, Peer, ToClient
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.outcomes import STATUS_OF
@@ -138,6 +138,15 @@ class WorkerProtocol:
         else:
             raise ValueError(f"a worker does not say {kind}")
         return None
+
+    @staticmethod
+    def answer_unknown(number: int, frame: bytes) -> list[Effect]:
+        """End a worker that connects although no session has it any more, in a process that serves others."""
+        try:
+            is_hello = unpack(frame).kind == FrameKind.HELLO
+        except ValueError:
+            return []
+        return [LeaveWorker(number)] if is_hello else []
 
     def _record_usage(self, worker: Worker, usage: HeartbeatBody, now: float) -> None:
         """Record what a worker's session has used. It may be less than before, because processes have ended."""
