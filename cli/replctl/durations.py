@@ -1,12 +1,12 @@
-"""Durations as people write them: `500ms`, `2s`, `1.5m`, `1h`; a plain number is seconds."""
+"""Durations as people write them: `500ms`, `2s`, `1.5m`, `1h`, `30d`; a plain number is seconds."""
 
 from __future__ import annotations
 
 import math
 import re
 
-_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-_FORM = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)\Z")
+_UNITS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_FORM = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d|)\Z")
 MAX_SECONDS = 365 * 86_400.0
 
 
@@ -14,7 +14,7 @@ def parse_duration(text: str) -> float:
     """Return seconds. Raises ValueError for an invalid duration, or one over a year."""
     match = _FORM.match(text.strip().lower())
     if match is None:
-        raise ValueError(f"not a duration (500ms, 2s, 1.5m, 1h): {text!r}")
+        raise ValueError(f"not a duration (500ms, 2s, 1.5m, 1h, 30d): {text!r}")
     seconds = float(match[1]) * _UNITS[match[2]]
     if not math.isfinite(seconds) or seconds > MAX_SECONDS:
         raise ValueError(f"longer than a year: {text!r}")

@@ -38,6 +38,7 @@ COMMANDS = {
     "tail": CommandEntry("replctl.commands.tail:tail", "Follow events live."),
     "top": CommandEntry("replctl.commands.top:top", "Show sessions, agents and evals on a live screen."),
     "export": CommandEntry("replctl.commands.transcripts:export", "Export a transcript as notebook, script or page."),
+    "transcripts": CommandEntry("replctl.commands.transcript_files:transcripts", "List and delete transcripts."),
     "replay": CommandEntry("replctl.commands.transcripts:replay", "Run a transcript again and compare results."),
     "complete": CommandEntry("replctl.commands.inspection:complete", "List completions for a piece of code."),
     "lookup": CommandEntry(
@@ -61,6 +62,7 @@ COMMANDS = {
     "reset": CommandEntry("replctl.commands.sessions:reset", "Restart a session; variables are lost."),
     "close": CommandEntry("replctl.commands.sessions:close", "Close sessions."),
     "status": CommandEntry("replctl.commands.broker:status", "Show whether a broker is running, and its counters."),
+    "logs": CommandEntry("replctl.commands.logs:logs", "Show the broker's log."),
     "acp": CommandEntry("replctl.commands.acp:acp", "Speak the Agent Client Protocol on stdio, for editors."),
     "serve": CommandEntry("replctl.commands.serve:serve", "Run a broker in the foreground."),
     "shutdown": CommandEntry("replctl.commands.broker:shutdown", "Stop the broker and all sessions."),
@@ -73,7 +75,7 @@ COMMANDS = {
     "doctor": CommandEntry("replctl.commands.doctor:doctor", "Check the installation and suggest fixes."),
     "extensions": CommandEntry("replctl.commands.extensions:extensions", "List what extensions contribute."),
     "completion": CommandEntry("replctl.commands.completion:completion", "Print a shell completion script."),
-    "config": CommandEntry("replctl.commands.config:config", "Show settings and their sources."),
+    "config": CommandEntry("replctl.commands.config:config", "Show and change settings."),
     "version": CommandEntry("replctl.commands.broker:version", "Show the versions of replctl and of a running broker."),
 }
 

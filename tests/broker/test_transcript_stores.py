@@ -47,6 +47,19 @@ def _entry(seq: int, **more: Any) -> bytes:
     return json.dumps({"type": "eval/finished", "seq": seq} | more).encode()
 
 
+def test_a_transcript_is_removed_unless_another_process_writes_it(make: Make) -> None:
+    writer, other = make(), make()
+    for session in ("a", "b"):
+        writer.create(_head(session))
+        writer.append(session, [_entry(1, code="x = 1")])
+    writer.close("b")
+    assert [other.remove("a"), other.remove("b")] == [False, True]
+    assert [info.session for info in other.list()] == ["a"]
+    assert len(list(other.search("x = 1"))) == 1
+    with pytest.raises(NoTranscript):
+        other.remove("b")
+
+
 def test_what_was_appended_is_loaded_in_order_also_by_the_next(make: Make) -> None:
     first = make()
     first.create(_head("a"))

@@ -27,13 +27,23 @@ from replwire.replies import Reply
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2s", 2), ("500ms", 0.5), ("1.5m", 90), ("1h", 3600), ("3", 3), ("0", 0), (" 2 S ", 2), (".5", 0.5)],
+    [
+        ("2s", 2),
+        ("500ms", 0.5),
+        ("1.5m", 90),
+        ("1h", 3600),
+        ("2d", 172_800),
+        ("3", 3),
+        ("0", 0),
+        (" 2 S ", 2),
+        (".5", 0.5),
+    ],
 )
 def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1", "1d", "1e3", "nan", "inf", "2s5", "٣s x", "999999h"])
+@pytest.mark.parametrize("text", ["", "s", "-1", "1w", "1e3", "nan", "inf", "2s5", "٣s x", "999999h"])
 def test_anything_else_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match=r"duration|year"):
         parse_duration(text)

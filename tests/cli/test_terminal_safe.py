@@ -46,6 +46,8 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "tail": [["s"], []],
     "top": [["--once"]],
     "export": [["s", "--format", kind] for kind in ("ipynb", "py", "md", "jsonl")],
+    "transcripts": [["ls"], ["rm", "s"]],
+    "logs": [[]],
     "replay": [["s", "--into", "t"]],
     "complete": [["a"]],
     "lookup": [["a"]],

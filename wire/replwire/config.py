@@ -130,12 +130,12 @@ def load(
     prefixes = tuple({f"REPLCTL_{section}_".upper() for section, _ in known})
     for name, value in sorted((environ or {}).items()):
         if name in names:
-            put(*names[name], _parse_value(value), f"environment {name}")
+            put(*names[name], parse_value(value), f"environment {name}")
         elif name.startswith(prefixes) and (name, name) not in without:
             raise ConfigError(f"environment {name}: there is no such setting", name, name)
     for dotted, value in (flags or {}).items():
         section, _, key = dotted.partition(".")
-        put(section, key, _parse_value(value), f"flag {dotted}")
+        put(section, key, parse_value(value), f"flag {dotted}")
     return LoadedConfig(_build_config(merged, sources), sources)
 
 
@@ -188,7 +188,7 @@ def _parse_toml(text: str | None, origin: str) -> dict[str, Any]:
         raise ConfigError(f"{origin}: {error}", origin) from None
 
 
-def _parse_value(text: str) -> Any:
+def parse_value(text: str) -> Any:
     """Parse a value from the environment or a flag as TOML; anything else is a string."""
     try:
         table = tomllib.loads(f"v = {text}")

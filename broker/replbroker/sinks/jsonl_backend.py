@@ -228,18 +228,22 @@ class JsonlBackend:
             return None
         return lambda: os.close(fd)
 
+    def remove(self, session: str) -> bool:
+        release = self.lock(session)
+        if release is None:
+            return False
+        for part in (".1", ""):
+            self._path(session, part).unlink(missing_ok=True)
+        release()
+        return True
+
     def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
         pruned, total = 0, 0
         for info in self.list():  # the newest first
             total += info.bytes
             if info.session in keep or (info.updated >= oldest and total <= most_bytes):
                 continue
-            release = self.lock(info.session)
-            if release is None:  # another process writes it
-                continue
-            for part in (".1", ""):
-                self._path(info.session, part).unlink(missing_ok=True)
-            release()
-            total -= info.bytes
-            pruned += 1
+            if self.remove(info.session):
+                total -= info.bytes
+                pruned += 1
         return pruned

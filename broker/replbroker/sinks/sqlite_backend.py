@@ -233,6 +233,14 @@ class SqliteBackend:
 
         return release
 
+    def remove(self, session: str) -> bool:
+        release = self.lock(session)
+        if release is None:
+            return False
+        self._transaction(lambda db: _remove(db, session))
+        release()
+        return True
+
     def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
         self._remove_stale_locks()
         pruned, total = 0, 0
@@ -240,13 +248,9 @@ class SqliteBackend:
             total += info.bytes
             if info.session in keep or info.session in self._locks or (info.updated >= oldest and total <= most_bytes):
                 continue
-            release = self.lock(info.session)
-            if release is None:  # another process writes it
-                continue
-            self._transaction(lambda db, session=info.session: _remove(db, session))  # type: ignore[misc]
-            release()
-            total -= info.bytes
-            pruned += 1
+            if self.remove(info.session):
+                total -= info.bytes
+                pruned += 1
         return pruned
 
     def _remove_stale_locks(self) -> None:

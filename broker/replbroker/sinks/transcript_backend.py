@@ -114,6 +114,9 @@ class TranscriptBackend(Protocol):
     def search(self, text: str, session: str | None = None) -> Iterator[Entry]:
         """Yield the entries whose code, output, value or error contains this text, ignoring case."""
 
+    def remove(self, session: str) -> bool:
+        """Delete a transcript and return True, or False if another process writes it. Raises NoTranscript."""
+
     def prune(self, oldest: float, most_bytes: int, keep: frozenset[str]) -> int:
         """Delete old transcripts.
 

@@ -46,10 +46,15 @@ def ensure_broker(endpoint: str, environ: Mapping[str, str]) -> BrokerReady | No
     _ensure_private_directory(state)  # first: it may contain the other, and would then be created with a default mode
     _ensure_private_directory(os.path.dirname(path))
     try:
-        return _start_under_lock(endpoint, path, os.path.join(state, "broker.log"))
+        return _start_under_lock(endpoint, path, log_file(environ))
     except OSError as error:
         why = f"{error.filename or state}: {error.strerror}"
         raise ReplError("no-broker", f"cannot start a broker: {why}") from None
+
+
+def log_file(environ: Mapping[str, str]) -> str:
+    """Return the path of the log of a broker that a command starts."""
+    return os.path.join(paths.state_dir(environ), "broker.log")
 
 
 def _start_under_lock(endpoint: str, path: str, log_path: str) -> BrokerReady | None:

@@ -1,10 +1,11 @@
-"""`replctl config`: settings with their sources, and reload."""
+"""`replctl config`: settings with their sources, the config file, and reload."""
 
 from __future__ import annotations
 
 import click
 import msgspec
 
+from replctl.commands import config_file
 from replctl.commands.context import CommandContext, with_common_options
 from replctl.commands.output import CommandOutput
 from replctl.settings import parse_set, salvage_settings
@@ -14,7 +15,11 @@ from replwire.faults import ExitCode
 
 @click.group()
 def config() -> None:
-    """Show settings and their sources."""
+    """Show and change settings."""
+
+
+for _each in (config_file.path, config_file.get, config_file.set_, config_file.unset, config_file.edit):
+    config.add_command(_each)
 
 
 @config.command()

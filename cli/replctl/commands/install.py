@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import tempfile
 import time
 
 import click
 
+from replctl.atomic_file import write_atomically
 from replctl.commands.output import CommandOutput
 from replctl.mcp.clients import CLIENTS
 from replctl.mcp.config_edit import CannotEdit
@@ -88,18 +88,12 @@ def _read(path: str) -> str:
 
 def _write(path: str, before: str, after: str) -> str | None:
     """Replace the file atomically, keeping its mode. Returns the path of the backup, if the file existed."""
-    directory = os.path.dirname(path)
     kept = f"{path}.{time.strftime('%Y%m%d-%H%M%S')}.bak" if os.path.exists(path) else None
     try:
-        os.makedirs(directory, exist_ok=True)
-        mode = os.stat(path).st_mode & 0o777 if kept else 0o600
-        for target, text in ((kept, before), (path, after)):
-            if target is None:
-                continue
-            with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, delete=False) as file:
-                file.write(text)
-                os.fchmod(file.fileno(), mode)
-            os.replace(file.name, target)
+        mode = os.stat(path).st_mode & 0o777 if kept else None
+        if kept is not None:
+            write_atomically(kept, before, mode)
+        write_atomically(path, after, mode)
     except OSError as error:
         raise click.ClickException(f"cannot write {path}: {error.strerror}") from None
     return kept

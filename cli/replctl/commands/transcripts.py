@@ -40,7 +40,7 @@ from replwire.terminal import escape_json
 
 
 @contextmanager
-def _transcripts() -> Iterator[TranscriptReader]:
+def open_transcripts() -> Iterator[TranscriptReader]:
     """Open this user's transcripts; a read error becomes a click error."""
     try:
         with closing(TranscriptReader()) as store:
@@ -52,7 +52,7 @@ def _transcripts() -> Iterator[TranscriptReader]:
 def search(context: CommandContext, session: str | None, text: str, limit: int | None) -> int:
     """Print evals with this text in code, output, value or error; all sessions if `session` is None."""
     wanted: dict[str, set[int]] = {}
-    with _transcripts() as store:
+    with open_transcripts() as store:
         heads = store.heads(session)
         for head in heads if session is not None else [None]:
             for entry in store.search(text, head):
@@ -98,9 +98,7 @@ class _UnknownTranscript(click.ClickException):
 def _find_head(store: TranscriptReader, session: str) -> TranscriptInfo:
     heads = store.heads(session)
     if not heads:
-        raise _UnknownTranscript(
-            f"no transcript of session {session!r} (replctl history --search searches all transcripts)"
-        )
+        raise _UnknownTranscript(f"no transcript of session {session!r} (replctl transcripts ls lists them)")
     return heads[0]
 
 
@@ -112,7 +110,7 @@ def _find_head(store: TranscriptReader, session: str) -> TranscriptInfo:
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Write to FILE instead of stdout.")
 def export(session: str, kind: str, out: Path | None) -> int:
     """Export the transcript of SESSION (name or id, newest first) as notebook, script, page or events."""
-    with _transcripts() as store:
+    with open_transcripts() as store:
         head = _find_head(store, session)
         entries = list(store.load(head))
     if kind == "jsonl":
@@ -174,7 +172,7 @@ def discard_result(_: object) -> None:
 def _read_transcript(file: str) -> SessionTranscript:
     path = Path(file)
     try:
-        with _transcripts() as store:
+        with open_transcripts() as store:
 
             def load(session: str) -> SessionTranscript | None:
                 heads = store.heads(session)

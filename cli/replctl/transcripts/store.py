@@ -1,4 +1,4 @@
-"""Transcripts of this user in either storage. The only module that reads the broker's transcripts."""
+"""Transcripts of this user in either storage. The only module that knows where the broker keeps them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_BOUND = 1 << 40  # read-only: no size limit
 
 
 class TranscriptReader:
-    """Reads both kinds of storage as one, so a changed setting hides no earlier transcript."""
+    """Both kinds of storage as one, so a changed setting hides no earlier transcript."""
 
     def __init__(self, directory: Path | None = None) -> None:
         directory = directory or Path(state_dir(os.environ)) / "transcripts"
@@ -42,6 +42,10 @@ class TranscriptReader:
         """Yield entries of one transcript, or of all, with this text in code, output, value or error."""
         for each in self._backends:
             yield from each.search(text, None if head is None else head.session)
+
+    def remove(self, head: TranscriptInfo) -> bool:
+        """Delete a transcript and return True, or False if an open session writes it."""
+        return all(each.remove(head.session) for each in self._backends if each.get(head.session) is not None)
 
     def close(self) -> None:
         """Release the files."""
