@@ -40,16 +40,21 @@ class AttachTerminal:
             preexec_fn=_controlling,
         )
         os.close(theirs)
-        self._seen = ""
+        self._seen = self.shown = ""
         self.endpoint = endpoint
 
     def sees(self, text: str) -> None:
         """Wait until this was shown, after what was seen before."""
         while text not in self._seen:
-            ready, _, _ = select.select([self.ours], [], [], TIMEOUT_S)
-            assert ready, f"never shown: {text!r}; shown was {self._seen!r}"
-            self._seen += os.read(self.ours, 65536).decode()
+            assert self.reads(TIMEOUT_S), f"never shown: {text!r}; shown was {self._seen!r}"
         self._seen = self._seen.partition(text)[2]
+
+    def reads(self, seconds: float) -> bool:
+        """Take what is shown next, and return whether anything was within this time."""
+        ready, _, _ = select.select([self.ours], [], [], seconds)
+        more = os.read(self.ours, 65536).decode() if ready else ""
+        self._seen, self.shown = self._seen + more, self.shown + more
+        return bool(ready)
 
     def types(self, text: str) -> None:
         os.write(self.ours, text.encode())

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -131,3 +134,58 @@ def test_the_bottom_line_says_where_the_session_stands(live: Shell) -> None:
         assert status_line(client, "nobody") == ""
     assert parts[:5] == ["line", "python", os.getcwd(), "idle", "eval 1, epoch 1"]
     assert (parts[5].endswith(" MiB"), parts[6]) == (True, "plan mode")
+
+
+def test_a_question_mark_shows_signature_docs_and_source(live: Shell) -> None:
+    lines = b'def area(width, height=2):\n    """The area."""\n    return width * height\n\narea?\narea??\n?nothing\n'
+    ran = live.run("attach", "asking", input=lines)
+    head = "area(width, height=2): function"
+    assert ran.stdout.count(head) == ran.stdout.count("The area.\n") == 2
+    assert ran.stdout.count("    return width * height") == 1
+    assert "name 'nothing' is not defined in session 'asking'" in ran.stderr
+    assert len(json.loads(live.run("history", "asking", "--json").stdout)["history"]) == 1
+
+
+def test_shell_commands_run_in_the_session_and_show_their_status(live: Shell) -> None:
+    ran = live.run("attach", "shelling", input=b"!echo from $((40 + 2)); exit 3\n!echo 'a  b'\n")
+    assert (ran.returncode, ran.stdout) == (0, "from 42\n3\na  b\n")
+    assert live.run("vars", "shelling").stdout == ""
+
+
+def test_time_shows_how_long_the_code_took(live: Shell) -> None:
+    ran = live.run("attach", "timing", input=b"%time 6 * 7\n")
+    assert ran.stdout == "42\n"
+    assert re.search(r"^replctl: took \d+ ms$", ran.stderr, re.M)
+
+
+def test_load_puts_a_file_into_the_prompt(live: Shell, attach: Attach, tmp_path: Path) -> None:
+    file = tmp_path / "code.py"
+    file.write_text("loaded = 41\nprint('lo' + 'aded', loaded)\n")
+    terminal = attach()
+    terminal.sees("work>")
+    terminal.types(f"%load {file}\r")
+    terminal.sees("'aded'")
+    terminal.types("\r")
+    terminal.sees("loaded 41")
+    terminal.sees("work>")
+    assert live.run("attach", "piped-load", input=f"%load {file}\nloaded + 1\n".encode()).stdout == "loaded 41\n42\n"
+    missing = live.run("attach", "piped-load", input=b"%load /nowhere/at.all\n")
+    assert "cannot read /nowhere/at.all" in missing.stderr
+
+
+def test_an_eval_of_somebody_else_is_shown_above_the_prompt(live: Shell, attach: Attach) -> None:
+    terminal = attach()
+    terminal.sees("work>")
+    terminal.types("'mi' + 'ne'\r")
+    terminal.sees("'mine'")
+    terminal.sees("work>")
+    with Client(f"ipc://{live.state}/run/broker.sock", "ada", start=False) as client:
+        deadline = time.monotonic() + TIMEOUT_S
+        while "[ada, eval" not in terminal.shown:  # the first may come before the prompt follows events
+            assert time.monotonic() < deadline
+            client.eval("print('he' + 'llo'); 40 + 2", "work")
+            terminal.reads(0.2)
+    terminal.sees("print('he' + 'llo'); 40 + 2")
+    terminal.sees("hello")
+    terminal.sees("42")
+    assert "[cli, eval 1]" not in terminal.shown

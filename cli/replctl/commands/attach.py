@@ -30,6 +30,7 @@ def attach(context: CommandContext, session: str, runtime: str | None) -> int:
 
     If an eval is running, its output is shown and followed. Enter runs a complete block, Alt-Enter adds a line. Ctrl-C
     clears the line, or interrupts running code; Ctrl-\\ leaves it running. Ctrl-D leaves; the session keeps running.
+    name? shows signature and docs; /help lists the rest.
     """
     with context.client() as client:
         cwd = directory_for_new(None, client.address.endpoint)
@@ -61,6 +62,7 @@ def _run_piped(dialogue: SessionDialogue, lines: Callable[[], str]) -> int:
             continue
         outcome = dialogue.handle_block(text)
         if outcome is BlockOutcome.MORE:
+            block = dialogue.insertion
             continue
         block = ""
         if outcome is BlockOutcome.LEAVE:
@@ -73,12 +75,14 @@ def _run_piped(dialogue: SessionDialogue, lines: Callable[[], str]) -> int:
 
 
 def _run_interactive(context: CommandContext, dialogue: SessionDialogue, client: Client) -> int:
+    from replctl.commands.attach_others import OtherEvals
     from replctl.commands.attach_prompt import SessionCompleter, build_prompt, status_line
 
     session = dialogue.session
     completer = SessionCompleter(dialogue, lambda: context.client(start=False))
     status = ""
     shell = build_prompt(dialogue, completer, lambda: status)
+    others = OtherEvals(session, dialogue.own_evals, lambda: context.client(start=False), context.screen.block)
     begun = ""  # lines of a block that goes on
     try:
         with detach_on_quit_signal():
@@ -86,14 +90,14 @@ def _run_interactive(context: CommandContext, dialogue: SessionDialogue, client:
             while True:
                 try:
                     status = status_line(client, session)
-                    block = shell.prompt(default=begun)
+                    block = shell.prompt(default=begun, pre_run=lambda: others.start(shell.app))
                     outcome = dialogue.handle_block(block)
                 except KeyboardInterrupt:  # at the prompt, or just before or after an eval
                     begun = ""
                     continue
                 except EOFError:
                     break
-                begun = block + "\n" if outcome is BlockOutcome.MORE else ""
+                begun = dialogue.insertion if outcome is BlockOutcome.MORE else ""
                 if outcome is BlockOutcome.LEAVE:
                     break
     except Detached:

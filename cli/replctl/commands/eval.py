@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
@@ -33,6 +34,9 @@ from replctl.commands.program import (
     set_arguments,
 )
 from replwire.faults import ExitCode
+
+if TYPE_CHECKING:
+    from replctl.commands.terminal_images import Encoder
 
 
 @click.command()
@@ -95,6 +99,7 @@ def eval_(
     decide = confirm_at_terminal if TERMINAL in answers and os.isatty(2) and not context.json else None
     if save_images is not None:
         images.make_image_directory(save_images)
+    encode = None if context.json or mime or save_images is not None else _inline_encoder()
     context.empty_result = empty_eval_json(session)
     with context.client() as client:
         directory = directory_for_new(cwd, client.address.endpoint)
@@ -117,15 +122,28 @@ def eval_(
             expect_epoch=expect_epoch,
             idempotency_key=idempotency_key,
             traceparent=traceparent,
-            mime=(*mime, images.ANY_IMAGE) if save_images is not None else mime,
+            mime=(*mime, images.ANY_IMAGE) if save_images is not None or encode is not None else mime,
             allow_stdin=bool(answers) or not ephemeral,  # no other client can send input to an ephemeral session
         )
 
         def report(context: CommandContext, result: Result) -> int:
             code = show_result(context, result, status=exit_status_of(result) if fail else None)
+            if encode is not None:
+                from replctl.commands.terminal_images import show_images
+
+                show_images(context.screen, result, encode)
             return code if save_images is None else _save_images(context, result, save_images) or code
 
         return ForegroundEval(context, client, fields, answers, decide, report).run()
+
+
+def _inline_encoder() -> Encoder | None:
+    """Return the encoder of pictures for the terminal, if stdout is one that shows them."""
+    if not os.isatty(1):
+        return None
+    from replctl.commands.terminal_images import find_encoder  # of use at a terminal only
+
+    return find_encoder(os.environ)
 
 
 def _save_images(context: CommandContext, result: Result, directory: str) -> int:

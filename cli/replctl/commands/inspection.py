@@ -16,7 +16,7 @@ from replctl.commands.context import (
 from replctl.commands.listing import format_variable
 from replctl.durations import format_duration
 from replwire.identifiers import DEFAULT_SESSION
-from replwire.replies import StackFrame
+from replwire.replies import Reply, StackFrame
 
 _DOC_LINES = 20  # lines of documentation that `lookup` shows
 
@@ -46,15 +46,20 @@ def lookup(context: CommandContext, symbol: str, session: str, module: str | Non
         reply = client.lookup(symbol, session, module)
     keys = ("found", "name", "type", "signature", "doc", "methods", "file", "line")
     data = msgspec.to_builtins(reply)
+    lines = describe_name(reply, symbol, _DOC_LINES) if reply.found else []
+    context.show({"status": ["done"], **{key: data.get(key) for key in keys}}, *lines)
+    if not reply.found and not context.json:
+        context.screen.notice(f"name {symbol!r} is not defined in session {session!r}")
+    return 0 if reply.found else 4
+
+
+def describe_name(reply: Reply, symbol: str, doc_lines: int) -> list[str]:
+    """Return the answer of `lookup` as lines: signature and type, place, docs up to a number of lines, methods."""
     name, signature = reply.name or symbol, reply.signature or ""
     head = f"{name + signature if signature[:1] in ('', '(') else signature}: {reply.type}"
     place = [f"{reply.file}:{reply.line}" if reply.line else reply.file] if reply.file else []
     doc = (reply.doc or "").splitlines()
-    lines = [head, *place, *doc[:_DOC_LINES], *(["…"] if len(doc) > _DOC_LINES else []), *(reply.methods or [])]
-    context.show({"status": ["done"], **{key: data.get(key) for key in keys}}, *(lines if reply.found else []))
-    if not reply.found and not context.json:
-        context.screen.notice(f"name {symbol!r} is not defined in session {session!r}")
-    return 0 if reply.found else 4
+    return [head, *place, *doc[:doc_lines], *(["…"] if len(doc) > doc_lines else []), *(reply.methods or [])]
 
 
 @click.command("vars", cls=SessionCommand)
