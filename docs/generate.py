@@ -15,6 +15,7 @@ from typing import get_args, get_type_hints
 
 import msgspec
 
+from docs.shell_files import SHARE, shell_files
 from replbroker.core.sessions.session import CLOSED, TRANSITIONS, VACANT
 from replctl.tools.catalog import ToolSet, schemas
 from replwire.config import FILE_ONLY, RELOADABLE, Config, env_name
@@ -237,6 +238,13 @@ def unused_blocks() -> set[str]:
     return set(BLOCKS) - {match[2] for text in texts for match in _BLOCK.finditer(text)}
 
 
+def stale_shell_files() -> dict[Path, str]:
+    """Return man pages and completion scripts that differ from the commands, with the right text; empty: none."""
+    right = {SHARE / name: text for name, text in shell_files().items()}
+    there = {path: path.read_text(encoding="utf-8") for path in SHARE.rglob("*") if path.is_file()}
+    return {path: right.get(path, "") for path in {*right, *there} if right.get(path) != there.get(path)}
+
+
 def main(args: Sequence[str]) -> int:
     """Write the pages, or with `--check` say which are stale."""
     if set(args) - {"--check"}:
@@ -249,6 +257,15 @@ def main(args: Sequence[str]) -> int:
         else:
             page.write_text(text, encoding="utf-8")
             print(f"wrote docs/{page.name}")
+    for path, text in stale_shell_files().items():
+        pages[path] = text
+        if "--check" in args:
+            print(f"{path} is stale: run python -m docs.generate", file=sys.stderr)
+        elif text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        else:
+            path.unlink()
     missing = unused_blocks()
     for name in sorted(missing):
         print(f"no page has the block {name}", file=sys.stderr)

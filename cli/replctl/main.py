@@ -65,6 +65,7 @@ COMMANDS = {
     "logs": CommandEntry("replctl.commands.logs:logs", "Show the broker's log."),
     "acp": CommandEntry("replctl.commands.acp:acp", "Speak the Agent Client Protocol on stdio, for editors."),
     "serve": CommandEntry("replctl.commands.serve:serve", "Run a broker in the foreground."),
+    "service": CommandEntry("replctl.commands.service:service", "Have systemd run the broker."),
     "shutdown": CommandEntry("replctl.commands.broker:shutdown", "Stop the broker and all sessions."),
     "restart": CommandEntry("replctl.commands.broker:restart", "Restart the broker; sessions go on."),
     "mcp": CommandEntry("replctl.commands.mcp:mcp", "Serve MCP: sessions as tools for an agent."),

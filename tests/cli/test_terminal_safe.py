@@ -72,6 +72,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "acp": [[]],
     "serve": [["--endpoint", "ipc:///proc/no\x1b]52;c;cm0=\x07/b.sock"]],
     "shutdown": [[]],
+    "service": [["install", "--dry-run"], ["remove", "--dry-run"]],
     "restart": [[]],
     "mcp": [[]],
     "tools": [[]],

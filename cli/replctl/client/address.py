@@ -30,14 +30,24 @@ def resolve(flag: str | None, environ: Mapping[str, str], uid: int) -> Address:
             set another endpoint.
     """
     if flag:
-        return Address(absolute_endpoint(flag), "flag")
+        return Address(_client_endpoint(flag), "flag")
     if named := environ.get("REPLCTL_ENDPOINT"):
-        return Address(absolute_endpoint(named), "REPLCTL_ENDPOINT")
+        return Address(_client_endpoint(named), "REPLCTL_ENDPOINT")
     path = paths.config_file(environ)
     given = environ.get("REPLCTL_CONFIG")
     if (given or os.path.exists(path)) and (named := _from_file(path, environ)):
         return Address(absolute_endpoint(named), path)
     return Address(absolute_endpoint(paths.default_endpoint(environ, uid)), "default")
+
+
+def _client_endpoint(endpoint: str) -> str:
+    """Return an endpoint for clients: one of a broker, or of a broker over ssh."""
+    if not endpoint.startswith("ssh://"):
+        return absolute_endpoint(endpoint)
+    from replctl.client.ssh import parse_ssh  # few users have brokers elsewhere
+
+    parse_ssh(endpoint)
+    return endpoint
 
 
 def _from_file(path: str, environ: Mapping[str, str]) -> str:
@@ -84,6 +94,8 @@ def is_listening(endpoint: str) -> bool:
     Raises:
         ReplError: `no-broker` if the test fails: no permission, unknown host, no reply in time.
     """
+    if endpoint.startswith("ssh://"):
+        return True  # only a login would tell
     path = paths.ipc_path(endpoint)
     try:
         if path is None:

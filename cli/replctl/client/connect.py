@@ -35,6 +35,8 @@ def connect(
     Raises:
         ReplError: `no-broker`, or `unauthorized` for an unusable key file.
     """
+    if address.endpoint.startswith("ssh://"):
+        return _connect_over_ssh(address.endpoint, start)
     path = ipc_path(address.endpoint)
     if address.source == "default" and path and (why := directory_problem(os.path.dirname(path), os.getuid())):
         raise ReplError("no-broker", f"the socket's directory cannot be trusted: {why}")
@@ -53,6 +55,13 @@ def connect(
             return transport
         transport.close()  # a stopping broker closed before the handshake: find or start the next one
         time.sleep(RETRY_SECONDS)
+
+
+def _connect_over_ssh(endpoint: str, start: bool) -> Transport:
+    from replctl.client.ssh import SshTunnel  # few users have brokers elsewhere
+
+    tunnel = SshTunnel(endpoint, start)
+    return Transport(f"ipc://{tunnel.path}", name=endpoint, tunnel=tunnel)
 
 
 def _client_key(address: Address, key: str | None) -> ClientKey | None:

@@ -12,6 +12,7 @@ import zmq
 from replctl.client.errors import ReplError
 
 if TYPE_CHECKING:
+    from replctl.client.ssh import SshTunnel
     from replwire.keys import ClientKey
 
 # A broken connection has lost its messages in transit, and the caller must learn that: a transport never reconnects.
@@ -53,8 +54,11 @@ def _poll_timeout(milliseconds: int | None) -> int:
 class Transport:
     """Sends messages to one broker and receives its replies. Not thread-safe."""
 
-    def __init__(self, endpoint: str, key: ClientKey | None = None) -> None:
-        self._endpoint = endpoint
+    def __init__(
+        self, endpoint: str, key: ClientKey | None = None, name: str | None = None, tunnel: SshTunnel | None = None
+    ) -> None:
+        self._name = name or endpoint  # in messages
+        self._tunnel = tunnel
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._monitor = self._context.socket(zmq.PAIR)
@@ -161,7 +165,7 @@ class Transport:
         code, what = ("broker-lost", "went away") if self.connected else ("no-broker", "does not reply")
         if self.unauthorized:
             code, what = "unauthorized", "refused this client's key: set REPLCTL_KEY_FILE to an authorized key's file"
-        return ReplError(code, f"the broker at {self._endpoint} {what}")
+        return ReplError(code, f"the broker at {self._name} {what}")
 
     def close(self) -> None:
         """Close the connection; messages just sent get a moment to leave."""
@@ -169,3 +173,5 @@ class Transport:
         self._monitor.close(0)
         self._socket.close(0 if self._closed else LINGER_MS)
         self._context.term()
+        if self._tunnel is not None:
+            self._tunnel.close()
