@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import select
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+
+from stub_broker import TIMEOUT_S
 
 if TYPE_CHECKING:
     from conftest import Shell
@@ -44,11 +48,18 @@ def test_logs_shows_the_log_of_the_broker_and_goes_on_with_it(used: Shell) -> No
         file.write("first\nsecond \x1b[2Jline\n")
     assert used.run("logs", "-n", "2").stdout == log.read_text()[-len("first\nsecond \x1b[2Jline\n") :]
     process = used.start("logs", "-f", "-n", "1")
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith(b"second")
+    assert read_line(process).startswith(b"second")
     log.rename(log.with_suffix(".log.1"))
     log.write_text("rotated\n")
-    assert process.stdout.readline() == b"rotated\n"
+    assert read_line(process) == b"rotated\n"
+
+
+def read_line(process: subprocess.Popen[bytes]) -> bytes:
+    """The next line of a process, which must come in time."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+    assert ready
+    return process.stdout.readline()
 
 
 def test_without_a_log_logs_says_where_one_may_be(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -119,6 +120,8 @@ def test_ssh_ends_with_a_command_that_is_killed(live: Shell, path: str, monkeypa
         "eval", "--endpoint", f"ssh://build{live.state}/run/broker.sock", "print('on', flush=True); input()", stdin=None
     )
     assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], TIMEOUT_S)
+    assert ready
     assert process.stdout.readline() == b"on\n"
     tunnel = int(calls(path)[-1][0])
     process.send_signal(signal.SIGKILL)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import click
 
@@ -29,52 +31,56 @@ def logs(follow: bool, lines: int) -> int:
     """
     path, screen = log_file(os.environ), CommandOutput()
     try:
-        text = _last_lines(path, lines)
+        text, place = _last_lines(path, lines)
     except FileNotFoundError:
         if not follow:
             screen.notice(f"no log at {path}: no command has started a broker; a service's log is in `journalctl`")
             return ExitCode.NO_BROKER
-        text = ""
+        text, place = "", LogPlace(0, 0)
     except OSError as error:
         raise click.ClickException(f"cannot read {path}: {error.strerror}") from None
     screen.write_stored("out", text)
     if follow:
         screen.exit_on_broken_pipe()
         try:
-            for more in _follow(path):
+            for more in _follow(path, place):
                 screen.write_stored("out", more)
         except KeyboardInterrupt:
             pass
     return ExitCode.OK
 
 
-def _last_lines(path: str, count: int) -> str:
+class LogPlace(NamedTuple):
+    """How far a log was read: the inode of its file, and bytes; zeros before there is one."""
+
+    inode: int
+    offset: int
+
+
+def _last_lines(path: str, count: int) -> tuple[str, LogPlace]:
+    """Return the last lines of a file, and its end."""
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _MAX_READ))
         found = file.read(_MAX_READ).splitlines(keepends=True)
-    return b"".join(found[len(found) - min(count, len(found)) :]).decode("utf-8", "replace")
+        place = LogPlace(os.fstat(file.fileno()).st_ino, file.tell())
+    return b"".join(found[len(found) - min(count, len(found)) :]).decode("utf-8", "replace"), place
 
 
-def _follow(path: str) -> Iterator[str]:
-    """Yield what is appended to a file, also after its rotation."""
-    inode, at = _identity(path)
+def _follow(path: str, place: LogPlace) -> Iterator[str]:
+    """Yield what is appended to a file after a place, also after its rotation."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while True:
-        time.sleep(_LOOK_SECONDS)
-        now, size = _identity(path)
-        if now != inode or size < at:
-            inode, at = now, 0
-        if size > at:
+        try:
             with open(path, "rb") as file:
-                file.seek(at)
+                found = os.fstat(file.fileno())
+                if found.st_ino != place.inode or found.st_size < place.offset:
+                    place = LogPlace(found.st_ino, 0)
+                file.seek(place.offset)
                 data = file.read(_MAX_READ)
-            at += len(data)
-            yield data.decode("utf-8", "replace")
-
-
-def _identity(path: str) -> tuple[int, int]:
-    """Return the inode and the size of a file; zeros if there is none."""
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return 0, 0
-    return found.st_ino, found.st_size
+        except FileNotFoundError:  # between two files
+            data = b""
+        if data:
+            place = place._replace(offset=place.offset + len(data))
+            yield decoder.decode(data)
+        else:
+            time.sleep(_LOOK_SECONDS)
