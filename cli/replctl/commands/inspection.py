@@ -59,7 +59,8 @@ def describe_name(reply: Reply, symbol: str, doc_lines: int) -> list[str]:
     head = f"{name + signature if signature[:1] in ('', '(') else signature}: {reply.type}"
     place = [f"{reply.file}:{reply.line}" if reply.line else reply.file] if reply.file else []
     doc = (reply.doc or "").splitlines()
-    return [head, *place, *doc[:doc_lines], *(["…"] if len(doc) > doc_lines else []), *(reply.methods or [])]
+    methods = [each for each in reply.methods or [] if each != name + signature]
+    return [head, *place, *doc[:doc_lines], *(["…"] if len(doc) > doc_lines else []), *methods]
 
 
 @click.command("vars", cls=SessionCommand)
