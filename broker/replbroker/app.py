@@ -29,6 +29,7 @@ from replbroker.endpoints import (
 from replbroker.journal import Journal
 from replbroker.launch.private_temp_dir import PrivateTempDir
 from replbroker.launch.sandbox_provider import SandboxProvider
+from replbroker.lease import StdinLease
 from replbroker.listeners import ListeningSocket, listen_tcp, listen_unix
 from replbroker.logs import log_to_stderr
 from replbroker.signals import Signals
@@ -48,6 +49,7 @@ def run(
     *,
     state_dir: str,
     background: bool,
+    ends_with_stdin: bool,
     announce: Callable[[dict[str, object]], None],
     reread: Callable[[], LoadedConfig],
 ) -> bool:
@@ -61,6 +63,7 @@ def run(
         state_dir: The state directory; created if it is missing.
         background: Whether the broker was started for a client: it waits for a predecessor that is ending, ends
             when it is idle, and logs what it announces.
+        ends_with_stdin: Whether the end of standard input ends the broker and every session.
         announce: Called once, when clients can connect, with `listening`, `pid`, `lost` and `warnings`.
         reread: Loads the settings again. Raises ConfigError.
 
@@ -77,6 +80,8 @@ def run(
         stack.callback(signals.close)
         _tune_garbage_collector()
         driver, loop = stack.enter_context(assemble(resources))
+        if ends_with_stdin:
+            loop.add_source(StdinLease(0, driver.on_lease_end))
         lost = driver.restore(resources.saved)
         listening = [*(each.url for each in resources.endpoints), *(each.url for each in resources.listeners)]
         if background:  # nobody else sees what is announced

@@ -180,6 +180,10 @@ class CoreDriver:
                 name, keep = signal.Signals(number).name, number == signal.SIGTERM
                 self.apply(self._core.drain(name, time.monotonic(), keep_sessions=keep))
 
+    def on_lease_end(self) -> None:
+        """End the broker, because the program that started it has ended."""
+        self.apply(self._core.drain("standard input was closed", time.monotonic()))
+
     def handle_worker_frame(self, worker: int, frame: bytes) -> None:
         """Pass a worker's frame to the core."""
         self.apply(self._core.handle_worker_frame(worker, frame, time.monotonic()))

@@ -56,7 +56,7 @@ def lock_endpoint(url: str, timeout_s: float) -> BrokerEndpoint:
         StartError: The endpoint is malformed, or another broker has it.
     """
     if url.startswith("tcp://"):
-        return BrokerEndpoint(url, None)
+        return _open_free_port(url) if url.endswith(":0") else BrokerEndpoint(url, None)
     try:
         path = ipc_path(url)
     except ValueError as error:
@@ -65,6 +65,20 @@ def lock_endpoint(url: str, timeout_s: float) -> BrokerEndpoint:
         raise StartError(f"{url}: not an ipc:// or tcp:// endpoint")
     ensure_private_dir(Path(path).parent)
     return BrokerEndpoint(url, Path(path), acquire_endpoint_lock(f"{path}.lock", timeout_s, url))
+
+
+def _open_free_port(url: str) -> BrokerEndpoint:
+    """Listen at a port that the kernel chooses.
+
+    Raises:
+        StartError: The address cannot be listened on.
+    """
+    fd = open_listening_fd(url)
+    if fd < 0:
+        raise StartError(f"{url}: port 0 needs an address of this machine, as tcp://127.0.0.1:0")
+    with socket.socket(fileno=os.dup(fd)) as listener:
+        port = listener.getsockname()[1]
+    return BrokerEndpoint(f"{url.removesuffix(':0')}:{port}", None, fd=fd)
 
 
 def acquire_endpoint_lock(path: str, timeout_s: float, url: str) -> FileLock:

@@ -1,7 +1,7 @@
 """Persistent, isolated REPL sessions: the client library and the command line.
 
-`from replctl import Client, AsyncClient, ReplError, CodeError, Result`. Names are imported on first use, so `import
-replctl` costs nothing and the command line loads only what a command needs.
+`from replctl import Client, AsyncClient, Broker, ReplError, CodeError, Result`. Names are imported on first use, so
+`import replctl` costs nothing and the command line loads only what a command needs.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from replctl.broker_process import Broker
     from replctl.client.aio import AsyncClient
     from replctl.client.errors import CodeError, ReplError
     from replctl.client.result import Result
     from replctl.client.sync import Client
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "CodeError", "ReplError", "Result", "__version__"]
+__all__ = ["AsyncClient", "Broker", "Client", "CodeError", "ReplError", "Result", "__version__"]
 
 _HOMES = {
+    "Broker": "replctl.broker_process",
     "Client": "replctl.client.sync",
     "AsyncClient": "replctl.client.aio",
     "CodeError": "replctl.client.errors",

@@ -35,7 +35,7 @@ _MADE_LATER = {
 }  # written when the bench has run, decision by decision, and with the runtime that they are about
 _EXAMPLES = [
     pytest.param(page, code, id=f"{page.stem}-{at}")
-    for page in (ROOT / "README.md", DOCS / "python.md")
+    for page in (ROOT / "README.md", DOCS / "python.md", DOCS / "embedding.md")
     for at, code in enumerate(_EXAMPLE.findall(page.read_text(encoding="utf-8")), 1)
 ]
 

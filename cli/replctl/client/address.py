@@ -62,8 +62,16 @@ def _from_file(path: str, environ: Mapping[str, str]) -> str:
         raise ReplError("invalid-request", f"invalid config: {error}") from None
 
 
-def absolute_endpoint(endpoint: str) -> str:
-    """Return the endpoint with an absolute socket path. Raises ReplError `invalid-request` for an unknown form."""
+def absolute_endpoint(endpoint: str, *, is_listener: bool = False) -> str:
+    """Return the endpoint with an absolute socket path.
+
+    Args:
+        endpoint: `ipc://PATH` or `tcp://HOST:PORT`.
+        is_listener: Allow port 0, which takes a free one.
+
+    Raises:
+        ReplError: `invalid-request` for an unknown form.
+    """
     try:
         path = paths.ipc_path(endpoint)
     except ValueError as error:
@@ -71,7 +79,7 @@ def absolute_endpoint(endpoint: str) -> str:
     if path is None:
         if not endpoint.startswith("tcp://"):
             raise ReplError("invalid-request", f"not an endpoint (ipc://PATH or tcp://HOST:PORT): {endpoint}")
-        _parse_host_port(endpoint)
+        _parse_host_port(endpoint, lowest_port=0 if is_listener else 1)
         return endpoint
     if not path:
         raise ReplError("invalid-request", "endpoint without a path: ipc://")
@@ -135,9 +143,9 @@ def directory_problem(directory: str, uid: int) -> str | None:
     return None
 
 
-def _parse_host_port(endpoint: str) -> tuple[str, int]:
+def _parse_host_port(endpoint: str, lowest_port: int = 1) -> tuple[str, int]:
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or not lowest_port <= int(port) < 65536:
         raise ReplError("invalid-request", f"not tcp://HOST:PORT: {endpoint}")
     return host.strip("[]"), int(port)
 

@@ -107,7 +107,7 @@ def _launch(endpoint: str, log_path: str) -> BrokerReady:
     assert child.stdout is not None
     deadline = time.monotonic() + START_SECONDS
     with child.stdout as pipe:
-        line = _read_line(pipe.fileno(), deadline)
+        line = read_line(pipe.fileno(), deadline)
     # `serve --background` forks and its first process exits at once. The broker is not our child, so the
     # calling program is left with neither a zombie nor a warning.
     try:
@@ -115,7 +115,7 @@ def _launch(endpoint: str, log_path: str) -> BrokerReady:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         _kill_group(child.pid)
         why = "was not ready in time" if time.monotonic() >= deadline else "exited before it was ready"
-        raise ReplError("no-broker", f"the broker {why}; {log_path} says:\n{_log_tail(log_path, begin)}") from None
+        raise ReplError("no-broker", f"the broker {why}; {log_path} says:\n{log_tail(log_path, begin)}") from None
     finally:
         child.wait()
 
@@ -141,7 +141,7 @@ def _rotate_log(path: str) -> str:
     return path
 
 
-def _read_line(fd: int, deadline: float) -> bytes:
+def read_line(fd: int, deadline: float) -> bytes:
     """Read up to the first newline, the end of file or the deadline."""
     got = b""
     poll = select.poll()  # `select` fails beyond descriptor 1023, and the calling program may have more
@@ -164,7 +164,7 @@ def _kill_group(group: int) -> None:
         pass
 
 
-def _log_tail(path: str, begin: int) -> str:
+def log_tail(path: str, begin: int) -> str:
     with open(path, "rb") as log:
         log.seek(max(begin, os.path.getsize(path) - TAIL_BYTES))
         return log.read().decode("utf-8", "replace").strip() or "(nothing)"

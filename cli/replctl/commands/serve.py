@@ -41,6 +41,7 @@ _RESUMED: Final = "--resumed"  # ready messages were sent, and the process is wh
     "--set", "pairs", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a setting of file and environment."
 )
 @click.option("--idle-exit", type=Duration(), help="Exit after this long without sessions; 0: never.")
+@click.option("--end-with-stdin", is_flag=True, help="End, with all sessions, when standard input is closed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one JSON object on one line.")
 @click.option("--background", is_flag=True, hidden=True)
 @click.option("--resumed", is_flag=True, hidden=True)
@@ -51,6 +52,7 @@ def serve(
     path: str | None,
     pairs: tuple[str, ...],
     idle_exit: float | None,
+    end_with_stdin: bool,
     as_json: bool,
     background: bool,
     resumed: bool,
@@ -63,7 +65,7 @@ def serve(
     loaded = read_settings(path, flags)
     named = endpoints or (loaded.config.broker.endpoint or default_endpoint(os.environ, os.getuid()),)
     try:
-        addresses = [absolute_endpoint(each) for each in named]
+        addresses = [absolute_endpoint(each, is_listener=True) for each in named]
     except ReplError as error:
         raise click.UsageError(error.message) from None
     if background and not resumed:
@@ -98,6 +100,7 @@ def serve(
             addresses,
             state_dir=state_dir(os.environ),
             background=background or idle_exit is not None,
+            ends_with_stdin=end_with_stdin,
             announce=announce,
             reread=read_again,
         )
