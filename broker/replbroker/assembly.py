@@ -43,6 +43,8 @@ from replbroker.monitored_paths import (
     MonitoredPrivateDir,
     MonitoredStateDir,
 )
+from replbroker.operation_handler import OperationHandler
+from replbroker.operation_runner import OperationRunner
 from replbroker.path_monitor import MonitoredPath, PathMonitor
 from replbroker.sinks.audit_file import AuditFile
 from replbroker.sinks.event_sink import EventSink, RecordingSink
@@ -147,8 +149,9 @@ class _Assembly:
         publisher = build_publisher(self._config.broker.publish, core.set_published_types, self._context, self._stack)
         sinks: list[EventSink] = [*recorders.values(), *([publisher] if publisher is not None else [])]
         hooks = self._extensions.build_hook_runner(self._config.limits.hook_time_ms / 1000)
+        operations = self._extensions.build_operation_runner()
         steps = GuardedSteps()
-        driver = CoreDriver(core, self._targets(sinks, hooks), steps)
+        driver = CoreDriver(core, self._targets(sinks, hooks, operations), steps)
         self._extensions.announce(core)
         clients, zap = self._build_clients(driver)
         lines = LineServer(driver, self._config.limits.max_message_bytes)
@@ -156,6 +159,7 @@ class _Assembly:
             lines.add_listener(listener.socket)
         driver.add_transport(clients)
         driver.add_transport(lines)
+        driver.add_transport(operations)
         metrics = build_metrics_server(self._config.metrics.listen, core, self._stack)
         servers = [metrics] if metrics is not None else []
         monitor = PathMonitor(self._monitored_paths(clients, lines), core.set_problems)
@@ -168,10 +172,11 @@ class _Assembly:
             loop.add_source(source)
         if hooks is not None:
             loop.register(hooks.fd, driver.handle_hook_outcomes)
+        loop.register(operations.fd, OperationHandler(core, driver, operations).handle_steps)
         hook_parts = [hooks] if hooks is not None else []
         # Closed in reverse. Workers come first: a client must not see the broker's end before they are dead.
         shells: list[Closable] = [loop, key_watch, zap, clients, lines, *servers, monitor]
-        for part in (*shells, *reversed(sinks), *hook_parts, self._audit, self._launcher, self._workers):
+        for part in (*shells, *reversed(sinks), *hook_parts, operations, self._audit, self._launcher, self._workers):
             self._stack.callback(part.close)
         return driver, loop
 
@@ -221,7 +226,7 @@ class _Assembly:
             core.add_introspector(name, take_snapshot)
         return core
 
-    def _targets(self, sinks: list[EventSink], hooks: HookRunner | None) -> EffectTargets:
+    def _targets(self, sinks: list[EventSink], hooks: HookRunner | None, operations: OperationRunner) -> EffectTargets:
         return EffectTargets(
             workers=self._workers,
             launcher=self._launcher,
@@ -232,6 +237,7 @@ class _Assembly:
             memory=MachineMemoryReader(),
             extensions=self._extensions,
             hooks=hooks,
+            operations=operations,
             snapshots=SnapshotFiles(self._resources.state_dir / "snapshots"),
         )
 

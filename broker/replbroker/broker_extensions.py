@@ -13,10 +13,12 @@ import msgspec
 from replbroker.core.engine import BrokerCore
 from replbroker.endpoints import StartError
 from replbroker.hook_runner import HookFailure, HookRunner
+from replbroker.operation_runner import OperationRunner
 from replbroker.sinks.transcript_backend import TranscriptBackend
-from replwire.ext.contracts import Hook, IdentityBackend, IntrospectSource, Runtime, SessionBackend
+from replwire.ext.contracts import ExtensionOperation, Hook, IdentityBackend, IntrospectSource, Runtime, SessionBackend
 from replwire.ext.registry import ExtensionRegistry, Registration
 from replwire.extensions import Extension
+from replwire.ops.extension import ExtensionRequest
 
 _SNAPSHOT_BYTES = 64 * 1024
 _SLOW_CALL_S = 0.05  # a call that held the loop up for longer is worth an `extension/error`
@@ -26,9 +28,12 @@ def _load(extensions: Sequence[Extension], registry: ExtensionRegistry) -> list[
     from replwire.ext.loading import ExtensionLoadError, load  # most brokers have no extensions, and need no pluggy
 
     try:
-        return load(extensions, registry)
+        owners = load(extensions, registry)
     except ExtensionLoadError as error:
         raise StartError(str(error)) from None
+    if missing := registry.missing_operations():
+        raise StartError("\n".join(missing))
+    return owners
 
 
 class BrokerExtensions:
@@ -56,6 +61,32 @@ class BrokerExtensions:
     def build_hook_runner(self, timeout_s: float) -> HookRunner | None:
         """Start the runner of the hooks, if there are any; a hook has `timeout_s` seconds to decide."""
         return HookRunner(self._registry, timeout_s) if self.has_hooks else None
+
+    def build_operation_runner(self) -> OperationRunner:
+        """Return the runner of the operations; it has no thread while none is under way."""
+        return OperationRunner(self._find_operation, self._on_failure)
+
+    def _find_operation(self, name: str) -> Registration:
+        found = self._registry.find(ExtensionOperation, name)
+        assert found is not None, "the core knows the registered operations only"
+        return found[0]
+
+    def describe_operations(self) -> dict[str, dict[str, Any]]:
+        """Return the operations as data, as `describe` lists the broker's own."""
+        found = {}
+        for registration in self._registry.by_kind(ExtensionOperation):
+            operation = registration.contribution
+            assert isinstance(operation, ExtensionOperation)
+            fields = msgspec.structs.fields(operation.args)
+            found[operation.name] = {
+                "doc": " ".join((operation.args.__doc__ or "").split()),
+                "requires": [field.encode_name.replace("_", "-") for field in fields if field.required],
+                "optional": [field.encode_name.replace("_", "-") for field in fields if not field.required],
+                "returns": list(ExtensionRequest.returns),
+                "changes": operation.changes,
+                "extension": registration.owner,
+            }
+        return found
 
     def runtimes(self) -> dict[str, tuple[str, Runtime]]:
         """Return interpreter and runtime by name, as far as this machine has the interpreter."""

@@ -116,6 +116,7 @@ def build_core_config(config: Config, services: CoreServices, *, idle_exit: bool
         credentials_of=lambda name: keys.file_versions(name) or extensions.credentials_of(name),
         environments=lambda: list_named_environments(str(services.state_dir)),
         has_hooks=extensions.has_hooks,
+        extension_ops=extensions.describe_operations(),
         checkpoints=config.session.checkpoints,
         checkpoint_files=config.session.checkpoint_files,
         install_packages=config.packages.install,

@@ -20,6 +20,7 @@ from replbroker.core.effects import (
     DeleteSnapshot,
     Disconnect,
     Effect,
+    EndOperation,
     Kill,
     LeaveWorker,
     Log,
@@ -28,6 +29,7 @@ from replbroker.core.effects import (
     PublishEvent,
     RereadConfig,
     RunHooks,
+    RunOperation,
     SaveRecords,
     Spawn,
     StartBranch,
@@ -45,6 +47,7 @@ from replbroker.hook_runner import HookFailure, HookRunner
 from replbroker.journal import Journal
 from replbroker.launch.launcher import Launcher
 from replbroker.launch.machine_memory import MachineMemoryReader
+from replbroker.operation_runner import OperationRunner
 from replbroker.signals import Signals
 from replbroker.sinks.audit_file import AuditFile
 from replbroker.sinks.event_sink import EventSink
@@ -72,6 +75,7 @@ class EffectTargets:
     memory: MachineMemoryReader
     extensions: BrokerExtensions
     hooks: HookRunner | None
+    operations: OperationRunner
     snapshots: SnapshotFiles
 
 
@@ -106,6 +110,8 @@ class CoreDriver:
             StartBranch: self._start_branch,
             LeaveWorker: self._leave_worker,
             RunHooks: self._run_hooks,
+            RunOperation: targets.operations.start,
+            EndOperation: lambda effect: targets.operations.end(effect.number),
             CloseConnection: lambda effect: self._transport(effect.peer).hang_up(effect.peer, at_once=effect.at_once),
             Disconnect: lambda effect: self._transport(effect.peer).disconnect(effect.peer),
             PauseReading: lambda effect: self._transport(effect.peer).pause(effect.peer, effect.until),

@@ -87,7 +87,7 @@ class Broker:
 
     @property
     def is_running(self) -> bool:
-        """Whether the broker's process has not ended."""
+        """True until the broker's process has ended."""
         return self._process.poll() is None
 
     def client(self, **options: Any) -> Client:

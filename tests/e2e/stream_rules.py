@@ -11,9 +11,11 @@ from replwire import events
 from replwire.events import Event
 from replwire.ops import OPS
 from replwire.ops.base import OF_ANY_ANSWER
+from replwire.ops.extension import ExtensionRequest
 
 _TEXT, _VALUE, _DONE = range(3)
 _OF_ANY = frozenset({"id", "status", *OF_ANY_ANSWER})
+_OF_EXTENSION = _OF_ANY.union(ExtensionRequest.returns)  # operations that the broker does not have itself
 _RETURNED = {op: _OF_ANY.union(kind.returns) for op, kind in OPS.items()}
 _OF_SOME = _OF_ANY.union(*_RETURNED.values())  # of a request whose operation is not known here
 
@@ -42,7 +44,7 @@ class StreamRules:
     def sent(self, request_id: str, op: object = None) -> None:
         """Note that a request is sent with this id."""
         self._open[request_id] += 1
-        keys = _RETURNED.get(op, _OF_ANY) if isinstance(op, str) else _OF_SOME
+        keys = _RETURNED.get(op, _OF_EXTENSION) if isinstance(op, str) else _OF_SOME
         self._keys[request_id] = self._keys.get(request_id, _OF_ANY) | keys
 
     def see(self, message: dict[str, Any]) -> None:

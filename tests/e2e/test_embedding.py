@@ -21,6 +21,7 @@ from kit import TIMEOUT_S, Wire, is_alive, wait_until
 from replctl import Broker, ReplError
 
 OPEN = {"sandbox": {"profile": "off", "allow-unsandboxed": True}, "broker": {"warm-workers": 1}}
+ROOT = Path(__file__).resolve().parents[2]
 HOST = """
 import sys, time
 from replctl import Broker
@@ -153,3 +154,9 @@ def test_a_lease_needs_a_pipe(tmp_path: Path) -> None:
     ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, check=False)
     assert (ended.returncode, "standard input is not a pipe" in ended.stderr) == (3, True)
     assert time.monotonic() - started < TIMEOUT_S
+
+
+def test_the_example_program_runs_as_printed() -> None:
+    ran = subprocess.run([sys.executable, "-m", "docs.embedded"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"$ python -m docs.embedded\n{ran.stdout}```" in (ROOT / "docs" / "embedding.md").read_text()
+    assert len((ROOT / "docs" / "embedded.py").read_text().splitlines()) < 60

@@ -31,7 +31,7 @@ main(WorkerArgs(endpoint, "t0ken", "python", None, sys.executable, env, Limits()
 """
 
 
-class Broker:
+class FakeBroker:
     """The broker's end of the link, as far as one worker needs it."""
 
     def __init__(self, directory: Path) -> None:
@@ -101,14 +101,14 @@ class Started:
 
     def __init__(self, directory: Path, ttl_ms: int) -> None:
         self.directory = directory
-        self.broker = Broker(directory)
+        self.broker = FakeBroker(directory)
         command = [sys.executable, "-c", WORKER, f"ipc://{directory}/workers", str(directory), str(ttl_ms)]
         self.process = subprocess.Popen(command)
 
-    def replace_broker(self) -> Broker:
+    def replace_broker(self) -> FakeBroker:
         """End the broker and start another one, which has heard the worker's HELLO."""
         self.broker.end()
-        self.broker = Broker(self.directory)
+        self.broker = FakeBroker(self.directory)
         return self.broker
 
     def close(self) -> None:
@@ -140,7 +140,7 @@ def test_what_ran_without_a_broker_is_told_to_the_next_one(start: Start, tmp_pat
     flag = run_until_flag(worker, "print('seen')\n6 * 7")
     worker.broker.end()
     flag.touch()
-    worker.broker = broker = Broker(tmp_path)
+    worker.broker = broker = FakeBroker(tmp_path)
     _, hello = broker.until(FrameKind.HELLO)
     assert (hello["token"], hello["session"], hello["epoch"], hello["last_eval"]) == (TOKEN, "s1", 1, 1)
     assert broker.is_silent()

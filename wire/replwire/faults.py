@@ -165,6 +165,7 @@ FAULTS: dict[str, Fault] = {
             False,
             ExitCode.REFUSED,
         ),
+        Fault("operation-failed", "an operation of an extension failed", _BROKER, False, ExitCode.REFUSED),
         Fault("hook-blocked", "a hook of an extension blocked the operation", _CALLER, False, ExitCode.REFUSED),
         Fault(
             "approval-needed",

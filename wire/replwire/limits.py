@@ -280,6 +280,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
         int,
         documented("time for hooks to decide on an eval, from its request; then it is blocked", "ms", 1, MINUTE_MS),
     ] = 2_000
+    operation_time_ms: Annotated[
+        int, documented("time for an operation of an extension, from its request", "ms", 1, DAY_MS)
+    ] = MINUTE_MS
+    max_operations: Annotated[
+        int, documented("operations of extensions under way, for all clients", "operations", 1, 1_000)
+    ] = 32
     approval_time_ms: Annotated[
         int,
         documented("validity of an approval's `id`", "ms", 1, HOUR_MS),

@@ -337,6 +337,7 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     seq: Annotated[int | None, documented("number of the session's latest event")] = None
     missed: Annotated[int | None, documented("events after `since-seq` no longer buffered")] = None
     snapshots: Annotated[dict[str, Any] | None, documented("snapshots by name of the part")] = None
+    result: Annotated[Any, documented("data of an operation that an extension contributes")] = None
 
 
 encode = msgspec.json.Encoder().encode

@@ -7,6 +7,8 @@ operation are ignored and listed in the reply; requests that open a session are 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -14,6 +16,7 @@ import msgspec
 from replwire.faults import RequestError
 from replwire.identifiers import MAX_NAME_BYTES, is_kebab, name_error, path_error, reference_error
 from replwire.ops import OPS, Eval, Request
+from replwire.ops.extension import ExtensionRequest
 
 __all__ = ["OPS", "describe_ops", "parse", "to_request", "unknown_field_message", "unknown_fields"]
 
@@ -93,8 +96,12 @@ def _check_unknown(raw: dict[str, Any], request_id: str) -> None:
             raise RequestError("invalid-request", "request message must use a flat JSON envelope", id=request_id)
 
 
-def to_request(raw: dict[str, Any]) -> Request:
+def to_request(raw: dict[str, Any], extension_ops: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> Request:
     """Convert a parsed object to its operation.
+
+    Args:
+        raw: The object.
+        extension_ops: Descriptions of the operations that extensions contribute, by name.
 
     Raises:
         RequestError: `unknown-op` or `invalid-request`
@@ -102,7 +109,9 @@ def to_request(raw: dict[str, Any]) -> Request:
     op = raw["op"]
     kind = OPS.get(op)
     if kind is None:
-        raise RequestError("unknown-op", f"Unknown operation: {op[:MAX_NAME_BYTES]}")
+        if op not in extension_ops:
+            raise RequestError("unknown-op", f"Unknown operation: {op[:MAX_NAME_BYTES]}")
+        kind, raw = ExtensionRequest, raw | {"is-change": extension_ops[op]["changes"]}
     try:
         request = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
@@ -118,9 +127,9 @@ def to_request(raw: dict[str, Any]) -> Request:
 
 
 def unknown_fields(raw: dict[str, Any]) -> tuple[str, ...]:
-    """Return fields that the operation does not have, bounded in number and length."""
-    known = _FIELDS[raw["op"]]
-    if raw.keys() <= known:
+    """Return fields that the operation does not have, bounded in number and length; an extension checks its own."""
+    known = _FIELDS.get(raw["op"])
+    if known is None or raw.keys() <= known:
         return ()
     return tuple(name[:_MAX_FIELD] for name in raw if name not in known)[:_MAX_UNKNOWN]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replbroker.core.sessions.session import Session
@@ -40,6 +41,7 @@ class CoreConfig:
         credentials_of: Returns the keys and tokens that are valid for a name. Reads files.
         environments: Returns the named environments on the disk. Reads a directory.
         has_hooks: The shell has hooks, which run before every eval.
+        extension_ops: Descriptions of the operations that extensions contribute, by name.
         checkpoints: When sessions take checkpoints.
         checkpoint_files: Whether these keep files, where a session does not say.
         install_packages: Whether sessions may install packages, where an agent has no rule of its own.
@@ -67,6 +69,7 @@ class CoreConfig:
     credentials_of: Callable[[str], frozenset[object]] = lambda _: frozenset([""])
     environments: Callable[[], frozenset[str]] = frozenset
     has_hooks: bool = False
+    extension_ops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     checkpoints: Checkpoints = "auto"
     checkpoint_files: bool = False
     install_packages: PermissionRule = "allow"

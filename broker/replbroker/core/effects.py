@@ -137,6 +137,30 @@ class RunHooks(msgspec.Struct, frozen=True, gc=False):
     question: HookRequest
 
 
+class RunOperation(msgspec.Struct, frozen=True, gc=False):
+    """Run an operation of an extension, and call `BrokerCore.on_operation_ended`.
+
+    Attributes:
+        number: Number of the run.
+        op: Name of the operation.
+        body: The request as it came.
+        principal: The caller.
+        deadline: When its time is over, in monotonic seconds.
+    """
+
+    number: int
+    op: str
+    body: bytes
+    principal: Principal
+    deadline: float
+
+
+class EndOperation(msgspec.Struct, frozen=True, gc=False):
+    """Give up the run of an operation: its caller has its final reply."""
+
+    number: int
+
+
 class Kill(msgspec.Struct, frozen=True, gc=False):
     """Kill a worker and all processes it started. Its frames are ignored from here on."""
 
@@ -255,6 +279,8 @@ Effect = (
     | StartBranch
     | LeaveWorker
     | RunHooks
+    | RunOperation
+    | EndOperation
     | Kill
     | SaveRecords
     | WriteSnapshot

@@ -22,6 +22,7 @@ from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.maintenance import Maintenance
 from replbroker.core.operations.broker_metrics import BrokerMetrics, read_metrics
 from replbroker.core.operations.dispatcher import OperationDispatcher
+from replbroker.core.operations.extension_ops import OperationOutcome
 from replbroker.core.operations.restore import Restoration, export_state
 from replbroker.core.operations.settings_reload import RereadResult, apply_reload
 from replbroker.core.operations.traffic import observe_traffic
@@ -194,7 +195,7 @@ class BrokerCore:
                 state.audit.begin(peer, raw)
                 if "client-version" in raw:
                     send_version_notice(state, self._version, peer, raw)
-                request = to_request(raw)
+                request = to_request(raw, state.config.extension_ops)
                 if ignored := unknown_fields(raw):
                     state.ignored_fields[peer, raw["id"]] = ignored
                 self._operations.dispatch(request, peer, body, now)
@@ -285,6 +286,18 @@ class BrokerCore:
             self.scheduler.hooks.on_verdict(route, request, verdict, hook, now)
         except Exception:  # noqa: BLE001 - the eval is blocked at its deadline
             self._internal_error()
+        return self._finish_call(now)
+
+    def on_operation_output(self, number: int, text: str, now: float) -> list[Effect]:
+        """Handle output of an operation of an extension."""
+        self.state.clock.now = now
+        self._operations.extensions.on_output(number, text)
+        return self._finish_call(now)
+
+    def on_operation_ended(self, number: int, outcome: OperationOutcome, now: float) -> list[Effect]:
+        """Handle the end of an operation of an extension."""
+        self.state.clock.now = now
+        self._operations.extensions.on_ended(number, outcome)
         return self._finish_call(now)
 
     def on_extension_loaded(self, owner: str, contributes: list[str], now: float) -> None:

@@ -4,6 +4,7 @@ from replwire.ext.contracts import (
     Contribution,
     Control,
     ExtensionCommand,
+    ExtensionOperation,
     ExtensionTool,
     Hook,
     IdentityBackend,
@@ -15,6 +16,7 @@ from replwire.ext.contracts import (
     StatusItem,
 )
 from replwire.ext.loading import hookimpl
+from replwire.ext.operations import OperationContext, OperationOutput, OperationRefused, OperationReplies, call
 from replwire.ext.registry import InvalidContribution, Register
 from replwire.ext.verdicts import Allow, Block, HookRequest, RequireApproval
 
@@ -24,12 +26,17 @@ __all__ = [
     "Contribution",
     "Control",
     "ExtensionCommand",
+    "ExtensionOperation",
     "ExtensionTool",
     "Hook",
     "HookRequest",
     "IdentityBackend",
     "IntrospectSource",
     "InvalidContribution",
+    "OperationContext",
+    "OperationOutput",
+    "OperationRefused",
+    "OperationReplies",
     "Panel",
     "Register",
     "RequireApproval",
@@ -37,5 +44,6 @@ __all__ = [
     "Screen",
     "SessionBackend",
     "StatusItem",
+    "call",
     "hookimpl",
 ]

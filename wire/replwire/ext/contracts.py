@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_type_hints
 
+from replwire.ext.operations import OperationContext
 from replwire.ext.verdicts import HookRequest, Verdict
 
 HostProcess = Literal["broker", "client"]
@@ -119,6 +120,28 @@ class IdentityBackend(Contribution):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExtensionOperation(Contribution):
+    """An operation of the broker in addition to its own, for every client.
+
+    It runs in a thread of its own, with the rights of its caller, and ends after `operation-time-ms`.
+    """
+
+    kind: ClassVar[str] = "operation"
+    process: ClassVar[HostProcess] = "broker"
+
+    args: Annotated[
+        type, "`msgspec.Struct` of its fields, with `forbid_unknown_fields`; its docstring is the text of `describe`"
+    ]
+    run: Annotated[
+        Callable[[Any, OperationContext], Any],
+        "function or generator: (arguments, context) -> JSON-serializable `result`, at most 1 MiB; a generator yields "
+        "requests to the broker (`call`) and `OperationOutput`",
+    ]
+    changes: Annotated[bool, "false: it changes nothing, and is allowed in plan mode"] = True
+    requires: Annotated[tuple[str, ...], "operations that it calls; the broker does not start without them"] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExtensionTool(Contribution):
     """A tool for agents in addition to the default set, in MCP and `replctl tools`."""
 
@@ -204,6 +227,7 @@ CONTRACTS: dict[str, type[Contribution]] = {
         ExtensionCommand,
         IntrospectSource,
         SessionBackend,
+        ExtensionOperation,
         StatusItem,
         Panel,
         Control,

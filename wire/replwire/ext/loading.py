@@ -42,20 +42,28 @@ def load(extensions: Iterable[Extension], registry: ExtensionRegistry) -> list[s
     """Load extensions in order, let each register, and return their names.
 
     Raises:
-        ExtensionLoadError: an extension cannot be loaded; nothing of it stays registered
+        ExtensionLoadError: some extensions cannot be loaded; it names every fault, and nothing stays registered
     """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(_Spec)
-    owners = []
+    owners: list[str] = []
+    faults: list[str] = []
     for extension in extensions:
-        for owner, plugin in _find(extension):
-            try:
-                manager.register(plugin, owner)
-                _let_register(manager, owner, plugin, extension.settings, registry)
-            except (Exception, SystemExit) as error:
-                registry.unregister_owner(owner)
-                raise ExtensionLoadError(f"extension {owner}: {_describe(error)}") from error
-            owners.append(owner)
+        try:
+            for owner, plugin in _find(extension):
+                try:
+                    manager.register(plugin, owner)
+                    _let_register(manager, owner, plugin, extension.settings, registry)
+                    owners.append(owner)
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - it is somebody else's code
+                    registry.unregister_owner(owner)
+                    faults.append(f"extension {owner}: {_describe(error)}")
+        except ExtensionLoadError as error:
+            faults.append(str(error))
+    if faults:
+        for owner in owners:
+            registry.unregister_owner(owner)
+        raise ExtensionLoadError("\n".join(faults))
     return owners
 
 

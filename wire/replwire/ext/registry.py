@@ -7,7 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, get_origin, get_type_hints
 
-from replwire.ext.contracts import CONTRACTS, Contribution, SessionBackend
+import msgspec
+
+from replwire.ext.contracts import CONTRACTS, Contribution, ExtensionOperation, SessionBackend
+from replwire.ops import OPS
 
 C = TypeVar("C", bound=Contribution)
 T = TypeVar("T")
@@ -87,6 +90,18 @@ class ExtensionRegistry:
                 return each, each.contribution  # type: ignore[return-value]
         return None
 
+    def missing_operations(self) -> list[str]:
+        """Return a sentence for each operation that another one requires and nobody has."""
+        registrations = self.by_kind(ExtensionOperation)
+        known = {*OPS, *(each.contribution.name for each in registrations)}
+        return [
+            f"extension {each.owner}: operation {each.contribution.name} requires {name}, which nobody has"
+            for each in registrations
+            if isinstance(each.contribution, ExtensionOperation)
+            for name in each.contribution.requires
+            if name not in known
+        ]
+
     def listing(self) -> list[dict[str, str]]:
         """Return all contributions as data."""
         return [
@@ -129,11 +144,23 @@ def validate(what: Any) -> None:
         missing = [each for each in what.methods if not callable(getattr(what.backend, each, None))]
         if missing:
             raise InvalidContribution(f"{what.kind} {what.name}: backend has no {', '.join(missing)}")
+    if isinstance(what, ExtensionOperation) and (why := _operation_error(what)) is not None:
+        raise InvalidContribution(f"{what.kind} {what.name}: {why}")
     if (key := _key(what)) is not None and not (len(key) == 1 and key.isprintable()):
         raise InvalidContribution(f"{what.kind} {what.name}: key must be one printable character")
     height = getattr(what, "height", 1)
     if not 1 <= height <= 20:
         raise InvalidContribution(f"{what.kind} {what.name}: height must be 1 to 20 lines")
+
+
+def _operation_error(what: ExtensionOperation) -> str | None:
+    if what.name in OPS:
+        return "the broker has an operation of this name itself"
+    if not issubclass(what.args, msgspec.Struct) or not what.args.__struct_config__.forbid_unknown_fields:
+        return "args must be a msgspec.Struct with forbid_unknown_fields"
+    if not what.args.__doc__:
+        return "args has no docstring"
+    return None
 
 
 def _key(what: Contribution) -> str | None:

@@ -48,7 +48,10 @@ SUBSCRIPTIONS: Final = Resource(
 IDEMPOTENCY_KEYS: Final = Resource(
     "max-idempotency-keys", "max-idempotency-keys", "rate-limited", "Too many keys", False
 )
-RESOURCES: Final = (CONNECTIONS, SESSIONS, SLOTS, QUEUE, READS, SUBSCRIPTIONS, IDEMPOTENCY_KEYS)
+OPERATIONS: Final = Resource(
+    "max-operations", "max-operations", "concurrency-limit-reached", "Too many operations of extensions"
+)
+RESOURCES: Final = (CONNECTIONS, SESSIONS, SLOTS, QUEUE, READS, SUBSCRIPTIONS, OPERATIONS, IDEMPOTENCY_KEYS)
 _LIMITS = {name for each in RESOURCES for name in (each.quota, each.total)}
 
 

@@ -14,6 +14,7 @@ from replbroker.core.operations.checkpoint_ops import CheckpointOps
 from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
+from replbroker.core.operations.extension_ops import ExtensionOps
 from replbroker.core.operations.host_ops import HostOps
 from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.query_ops import QueryOps
@@ -28,6 +29,7 @@ from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError
 from replwire.identities import ANONYMOUS
+from replwire.ops.extension import ExtensionRequest
 from replwire.requests import describe_ops
 
 _ANONYMOUS_OPS = (wire.Hello, wire.Ping)
@@ -50,7 +52,8 @@ class OperationDispatcher:
         self.branches = BranchOps(state, scheduler, factory)
         self.clones = CloneOps(state, scheduler, factory)
         self.environments = EnvironmentOps(state, scheduler.pool)
-        self.shutdown = ShutdownSequence(state, scheduler, self.environments)
+        self.extensions = ExtensionOps(state)
+        self.shutdown = ShutdownSequence(state, scheduler, self.environments, self.extensions)
         self.table: dict[type[wire.Request], Callable[[Any, Peer, bytes, float], None]] = {
             wire.Eval: evals.eval,
             wire.LoadFile: evals.submit_request,
@@ -100,6 +103,7 @@ class OperationDispatcher:
             wire.Unsubscribe: watching.unsubscribe,
             wire.ReloadConfig: self.reload_config,
             wire.Shutdown: self.shut_down,
+            ExtensionRequest: self.extensions.run,
         }
 
     def dispatch(self, request: wire.Request, peer: Peer, body: bytes, now: float) -> None:
@@ -178,7 +182,7 @@ class OperationDispatcher:
             peer,
             request.id,
             status=["done"],
-            ops=self._descriptions,
+            ops=self._descriptions | dict(config.extension_ops),
             identity=identity,
             acts_as=config.acts_as(identity),
             runtimes=list(config.runtimes),

@@ -6,6 +6,7 @@ from typing import Final
 
 from replbroker.core.effects import StopBroker
 from replbroker.core.operations.environment_ops import EnvironmentOps
+from replbroker.core.operations.extension_ops import ExtensionOps
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.subscription_ends import end_subscriptions
 from replbroker.core.sessions.eval_task import EvalTask
@@ -20,10 +21,13 @@ _LEFT: Final = "the broker ends, and its sessions wait for the next one"
 class ShutdownSequence:
     """Drains one broker, and ends it."""
 
-    def __init__(self, state: BrokerState, scheduler: EvalScheduler, environments: EnvironmentOps) -> None:
+    def __init__(
+        self, state: BrokerState, scheduler: EvalScheduler, environments: EnvironmentOps, extensions: ExtensionOps
+    ) -> None:
         self._state = state
         self._scheduler = scheduler
         self._environments = environments
+        self._extensions = extensions
         self._reason = ""
 
     def begin(self, why: str, now: float) -> None:
@@ -56,6 +60,7 @@ class ShutdownSequence:
         for session in state.sessions:
             self._leave_session(session, now)
         self._environments.finish()
+        self._extensions.end_all()
         state.bus.emit(BrokerShutdown, reason=why)
         end_subscriptions(state, state.bus.all(), ["done", "error", "shutdown"], "server is shutting down")
         left = frozenset(
@@ -104,6 +109,7 @@ class ShutdownSequence:
         for session in state.sessions:
             self._scheduler.teardown.close(session, why, now)
         self._environments.finish()
+        self._extensions.end_all()
         state.bus.emit(BrokerShutdown, reason=self._reason)
         end_subscriptions(state, state.bus.all(), ["done", "error", "shutdown"], "server is shutting down")
         state.effects.append(StopBroker(why))
