@@ -156,7 +156,7 @@ class CoreDriver:
             if record.token:
                 workers.expect(record.worker, record.token)
         lost = self._core.restore(saved, frozenset(each.worker for each in alive), time.monotonic())
-        self._on_saved(self._targets.journal.start(self._core.export, alive))
+        self._on_saved(self._targets.journal.start(self._core.export, alive, self._core.export_keys))
         launcher.remove_closed_packages()
         return lost
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from replbroker.core.records import Record, SavedState, WorkerRecord
+from replbroker.core.records import KeyHistory, Record, SavedState, WorkerRecord
 from replbroker.endpoints import acquire_endpoint_lock
 from replbroker.journal_lines import VERSION, CorruptJournal, JournalHeader, encode_line, read_journal
 
@@ -39,6 +41,7 @@ class Journal:
         self._unix_time = unix_time
         self._header = JournalHeader(VERSION, os.getpid(), 0, 1)
         self._export: Callable[[], tuple[int, list[Record]]] = lambda: (0, [])
+        self._export_keys: Callable[[], KeyHistory] = KeyHistory
         self._workers: dict[int, WorkerRecord] = {}
         self._fd = -1
         self._base_bytes = self._appended_bytes = 0
@@ -57,7 +60,9 @@ class Journal:
             saved, damaged = read_journal(self.path)
             if damaged:
                 damage = f"{self.path}: {damaged} damaged lines are dropped"
-                saved = saved._replace(floor=max(saved.floor, int(self._unix_time / 60)))
+                saved = saved._replace(floor=max(saved.floor, int(self._unix_time / 60)), keys=KeyHistory())
+            elif not self.path.stat().st_mode & stat.S_IWUSR:  # see `_mark_incomplete`
+                saved = saved._replace(keys=KeyHistory())
         except FileNotFoundError:
             saved = SavedState(0, [])
         except (OSError, CorruptJournal) as error:
@@ -65,17 +70,23 @@ class Journal:
         self._header.generation, self._header.last_worker = saved.generation + 1, saved.last_worker
         return saved, damage
 
-    def start(self, export: Callable[[], tuple[int, list[Record]]], workers: Iterable[WorkerRecord] = ()) -> str | None:
+    def start(
+        self,
+        export: Callable[[], tuple[int, list[Record]]],
+        workers: Iterable[WorkerRecord] = (),
+        export_keys: Callable[[], KeyHistory] = KeyHistory,
+    ) -> str | None:
         """Write the file for the first time.
 
         Args:
             export: Returns the floor of epochs, and every record of the core that counts at the moment.
             workers: Workers of the previous broker that are alive.
+            export_keys: Returns which idempotency keys are among the records.
 
         Returns:
             Why the file cannot be written, or None.
         """
-        self._export = export
+        self._export, self._export_keys = export, export_keys
         self._workers = {each.worker: each for each in workers}
         return self._rewrite()
 
@@ -92,6 +103,7 @@ class Journal:
         except OSError as error:
             reason = error.strerror or str(error)
         self._close_file()  # the last line may be incomplete: the next change writes the file anew
+        self._mark_incomplete()
         return f"{self.path}: {reason}"
 
     # --- what the core does not know ---
@@ -143,6 +155,7 @@ class Journal:
     def _rewrite(self) -> str | None:
         self._close_file()
         self._header.floor, records = self._export()
+        self._header.keys = self._export_keys()
         lines = [encode_line(each) for each in (self._header, *records, *self._workers.values())]
         data, temporary = b"".join(lines), self.path.with_suffix(".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -159,9 +172,15 @@ class Journal:
                 os.close(fd)
                 raise
         except OSError as error:
+            self._mark_incomplete()
             return f"{self.path}: {error.strerror or error}"
         self._fd, self._base_bytes, self._appended_bytes = fd, len(data), 0
         return None
+
+    def _mark_incomplete(self) -> None:
+        """Tell the next broker that evals may be missing: by the file's mode, which a full disk lets one change."""
+        with suppress(OSError):
+            self.path.chmod(stat.S_IRUSR)
 
     def close(self) -> None:
         """Close the file, which stays for the next broker, and release the lock."""

@@ -12,7 +12,15 @@ from zlib import crc32
 
 import msgspec
 
-from replbroker.core.records import Record, SavedEval, SavedProgress, SavedState, SessionRecord, WorkerRecord
+from replbroker.core.records import (
+    KeyHistory,
+    Record,
+    SavedEval,
+    SavedProgress,
+    SavedState,
+    SessionRecord,
+    WorkerRecord,
+)
 
 VERSION = 2
 _MAX_BYTES = 1 << 30  # no broker writes a longer file
@@ -29,8 +37,10 @@ class JournalHeader(msgspec.Struct):
     generation: int = 0
     private_dir: str | None = None
     last_worker: int = 0
+    keys: KeyHistory = KeyHistory()
 
 
+_NO_KEYS = KeyHistory()
 _encode = msgspec.json.Encoder().encode
 _decode_header = msgspec.json.Decoder(JournalHeader).decode
 _decode_record = msgspec.json.Decoder(Record).decode
@@ -49,6 +59,7 @@ class JournalState:
         self._evals: dict[tuple[str, int], SavedEval] = {}
         self._workers: dict[int, WorkerRecord] = {}
         self._last_worker = 0
+        self._dropped: dict[str, float] = {}  # by identity, when its latest key without an eval was put
 
     def add(self, record: Record) -> None:
         """Take in the next record."""
@@ -64,6 +75,9 @@ class JournalState:
             known = self._evals.get((record.session, record.eval_id))
             if known is not None:
                 self._evals[record.session, record.eval_id] = msgspec.structs.replace(known, progress=record.progress)
+                if known.progress.has_key and not record.progress.has_key:
+                    before = self._dropped.get(known.identity, known.submitted_at)
+                    self._dropped[known.identity] = max(before, known.submitted_at)
         elif record.handle or record.token:
             self._workers[record.worker] = record
             self._last_worker = max(self._last_worker, record.worker)
@@ -71,13 +85,20 @@ class JournalState:
             self._workers.pop(record.worker, None)
 
     def build(
-        self, floor: int = 0, generation: int = 0, private_dir: str | None = None, last_worker: int = 0
+        self,
+        floor: int = 0,
+        generation: int = 0,
+        private_dir: str | None = None,
+        last_worker: int = 0,
+        keys: KeyHistory = _NO_KEYS,
     ) -> SavedState:
         """Return what counts at the end, with the fields of the header.
 
         Of the evals of closed sessions only those with a key count.
         """
         open_ids = {each.id for each in self._sessions.values() if each.open}
+        both = (keys.dropped, self._dropped)
+        dropped = {who: max(each.get(who, 0.0) for each in both) for who in {**keys.dropped, **self._dropped}}
         return SavedState(
             floor,
             list(self._sessions.values()),
@@ -86,6 +107,7 @@ class JournalState:
             max(self._last_worker, last_worker),
             generation,
             private_dir,
+            KeyHistory(keys.instances, dropped),
         )
 
 
@@ -156,7 +178,8 @@ def read_journal(path: Path) -> tuple[SavedState, int]:
             state.add(_decode_record(_unwrap(line)))
         except (ValueError, msgspec.MsgspecError):
             damaged += 1
-    return state.build(header.floor, header.generation, header.private_dir, header.last_worker), damaged
+    saved = state.build(header.floor, header.generation, header.private_dir, header.last_worker, header.keys)
+    return saved, damaged
 
 
 def open_sessions(path: Path) -> set[str]:

@@ -43,7 +43,7 @@ from replbroker.core.engine import BrokerCore
 from replbroker.core.limits.memory_totals import AvailableMemory
 from replbroker.core.limits.quotas import QUEUE
 from replbroker.core.operations.settings_reload import RereadResult
-from replbroker.core.records import Record, SavedState, WorkerRecord
+from replbroker.core.records import KeyHistory, Record, SavedState, WorkerRecord
 from replbroker.core.sessions.sandbox_status import SandboxStatus
 from replbroker.core.sessions.session import Session
 from replbroker.journal_lines import JournalState
@@ -148,6 +148,7 @@ class CoreHarness:
             environments=lambda: frozenset(self.environments),
         )
         self.floor = 0
+        self.keys = KeyHistory(["0"])
         self.core = self.build_core()
         self.state = self.core.state
         self.apply(self.core.start(self.now))
@@ -349,7 +350,7 @@ class CoreHarness:
     def saved_state(self) -> SavedState:
         """Return what the next broker reads."""
         saved = self.journal.build(
-            self.floor, self.generation, None, max([*self.spawned, *self.branched_from], default=0)
+            self.floor, self.generation, None, max([*self.spawned, *self.branched_from], default=0), self.keys
         )
         hosts = [WorkerRecord(each, "t" if each in self.workers else "", "h") for each in self.processes]
         return saved._replace(workers=[*hosts, *map(self._branch_record, self._branches())])
@@ -377,6 +378,7 @@ class CoreHarness:
         lost = self.core.restore(saved, alive, self.now)
         self.journal = JournalState()
         self.floor, records = self.core.export()
+        self.keys = self.core.export_keys()
         for record in records:
             self.journal.add(record)
         self.on_restored(saved)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from replbroker import journal
 from replbroker.core.records import (
     EvalProgress,
+    KeyHistory,
     Record,
     SavedEval,
     SavedProgress,
@@ -248,6 +249,29 @@ def test_a_write_that_fails_is_told_and_made_good_with_the_next(file: Journal) -
     assert "No space left" in (file.append([record()]) or "")
     assert file.append([record(epoch=2)]) is None
     assert read(file).sessions == [record(epoch=2)]
+
+
+def test_what_a_broker_knows_of_keys_is_handed_on_as_long_as_no_record_is_missing(file: Journal) -> None:
+    keys = KeyHistory(["a", "b"], {"uid:7": NOW})
+    file.start(lambda: (0, [record()]), export_keys=lambda: keys)
+    assert read(file).keys == keys
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, file._fd)
+    os.close(full)
+    file.append([record()])
+    assert read(file).keys == KeyHistory()  # this broker ended before the next record
+    file.append([record()])
+    assert read(file).keys == keys
+    file.path.write_bytes(file.path.read_bytes().replace(b"work", b"walk", 1))
+    assert file.read_previous()[0].keys == KeyHistory()
+
+
+def test_the_latest_key_that_an_identity_has_lost_is_known(file: Journal) -> None:
+    file.start(lambda: (0, [record()]), export_keys=lambda: KeyHistory(["a"], {"uid:0": NOW - 1, "uid:7": NOW - 5}))
+    file.append([accepted(1, EvalProgress(epoch=1, has_key=True), "k"), accepted(2, EvalProgress(epoch=1))])
+    assert read(file).keys.dropped["uid:0"] == NOW - 1
+    file.append([SavedProgress("id-work", 1, EvalProgress(epoch=1))])
+    assert read(file).keys == KeyHistory(["a"], {"uid:0": NOW, "uid:7": NOW - 5})
 
 
 def test_a_directory_that_vanished_is_told_and_made_good(file: Journal, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ ASKED: dict[str, list[dict[str, Any]]] = {
     "interrupt": [{"session": "p"}],
     "stdin": [{"session": "p", "input": "a\n"}],
     "jobs": [{"session": "p"}],
+    "find-eval": [{"idempotency_key": "k"}],
     "history": [{"session": "p"}],
     "stack": [{"session": "p"}],
     "complete": [{"code": "pri", "pos": 3, "session": "p"}],

@@ -261,6 +261,9 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     interrupted_id: Annotated[int | None, documented("eval-id of the interrupted running eval")] = None
     delivered: Annotated[list[str] | None, documented("sessions whose running eval got the input")] = None
     buffered: Annotated[list[str] | None, documented("sessions that buffer the input")] = None
+    outcome: Annotated[
+        str | None, documented("`ran`, `did-not-run` or `unknown`: the fate of an eval whose reply was lost")
+    ] = None
     sessions: list[SessionEntry] | None = None
     jobs: list[JobEntry] | None = None
     count: Annotated[int | None, documented("number of names listed, deleted or copied")] = None

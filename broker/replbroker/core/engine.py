@@ -23,10 +23,10 @@ from replbroker.core.maintenance import Maintenance
 from replbroker.core.operations.broker_metrics import BrokerMetrics, read_metrics
 from replbroker.core.operations.dispatcher import OperationDispatcher
 from replbroker.core.operations.extension_ops import OperationOutcome
-from replbroker.core.operations.restore import Restoration, export_state
+from replbroker.core.operations.restore import Restoration, export_keys, export_state
 from replbroker.core.operations.settings_reload import RereadResult, apply_reload
 from replbroker.core.operations.traffic import observe_traffic
-from replbroker.core.records import Record, SavedState
+from replbroker.core.records import KeyHistory, Record, SavedState
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.scheduling.memory_pressure import MemoryPressure
 from replbroker.core.scheduling.worker_protocol import SnapshotReady, WorkerProtocol
@@ -85,6 +85,10 @@ class BrokerCore:
     def export(self) -> tuple[int, list[Record]]:
         """Return everything that a broker after this one needs: the floor of epochs, and records."""
         return export_state(self.state)
+
+    def export_keys(self) -> KeyHistory:
+        """Return which idempotency keys are among the records of `export`."""
+        return export_keys(self.state)
 
     # --- views for the shell ---
 
@@ -193,7 +197,7 @@ class BrokerCore:
             if self._admission.admit(peer, body, now):
                 raw = parse(body)
                 state.audit.begin(peer, raw)
-                if "client-version" in raw:
+                if "client-version" in raw or "known-instance" in raw:
                     send_version_notice(state, self._version, peer, raw)
                 request = to_request(raw, state.config.extension_ops)
                 if ignored := unknown_fields(raw):

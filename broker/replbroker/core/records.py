@@ -141,6 +141,18 @@ class WorkerRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
         return self.process or self.worker
 
 
+class KeyHistory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """Which idempotency keys a broker would know if they had ever been used.
+
+    Attributes:
+        instances: The brokers whose keys were all taken over, oldest first.
+        dropped: By identity, the moment of its latest key that was dropped for lack of room.
+    """
+
+    instances: list[str] = []
+    dropped: dict[str, float] = {}
+
+
 Record = SessionRecord | SavedEval | SavedProgress | WorkerRecord
 
 
@@ -155,6 +167,7 @@ class SavedState(NamedTuple):
         last_worker: The highest number that a worker has had.
         generation: How many brokers there were.
         private_dir: The directory with the workers' socket.
+        keys: Which idempotency keys are among the evals.
     """
 
     floor: int
@@ -164,3 +177,4 @@ class SavedState(NamedTuple):
     last_worker: int = 0
     generation: int = 0
     private_dir: str | None = None
+    keys: KeyHistory = KeyHistory()

@@ -86,6 +86,7 @@ class BrokerState:
         self.records = SessionRecords(self.changes)
         self.environments = NamedEnvironments(config.broker_user, config.environments)
         self.idempotency = IdempotencyCache(self.quotas, self.changes)
+        self.earlier_instances: list[str] = []  # brokers whose keys are all known here
         self.uploads = SnapshotUploads(self.effects.append, self.deadlines)
         self.routes: dict[int, EvalTask | WorkerRequest] = {}
         self.by_request: dict[tuple[Peer, str], EvalTask] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from replwire.ops.base import OpensSession, QueuedRequest, Request, SessionRequest
 from replwire.ops.broker import Describe, Hello, Ping, ReloadConfig, Shutdown, Stats
 from replwire.ops.checkpoints import Branch, Checkpoint, Diff, DropCheckpoint, LsCheckpoints, Rollback
-from replwire.ops.evals import Eval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
+from replwire.ops.evals import Eval, FindEval, History, Interrupt, Jobs, LoadFile, Read, ReloadFile, Stack, Stdin
 from replwire.ops.files import GetFile, PutFile
 from replwire.ops.names import ClearBindings, Complete, Lookup, LsBindings
 from replwire.ops.network import AllowHosts
@@ -47,6 +47,7 @@ __all__ = [
     "DropCheckpoint",
     "Env",
     "Eval",
+    "FindEval",
     "GetFile",
     "GetSnapshot",
     "Hello",
@@ -101,6 +102,7 @@ OPS: dict[str, type[Request]] = {
     "interrupt": Interrupt,
     "stdin": Stdin,
     "jobs": Jobs,
+    "find-eval": FindEval,
     "history": History,
     "stack": Stack,
     "complete": Complete,

@@ -37,6 +37,7 @@ OF_ANY_ANSWER = (
     "entered-at",
     "entered-reason",
     "broker-version",
+    "instance",
 )
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -46,6 +47,7 @@ ApprovalId = Annotated[str, Meta(min_length=1, max_length=256)]  # granted by a 
 Part = bytes  # base64 on the wire, at most `max-part-bytes`
 Project = Annotated[str, Meta(max_length=4096, pattern=r"\A/[^\x00]*\Z")]  # an absolute path, up to Linux's PATH_MAX
 Version = Annotated[str, Meta(max_length=64)]
+Instance = Annotated[str, Meta(max_length=64)]
 TraceParent = Annotated[str, Meta(max_length=256)]  # W3C Trace Context; an invalid one starts a new trace
 
 
@@ -55,7 +57,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     `agent` and `binding` are labels for the agent and the interface it uses; fair scheduling, the rules of `[[agents]]`
     and listings use them. `mode` `plan` rejects every change. `session` is the name of an own session, an id, or
     `OWNER/NAME`; `project` is the directory whose `default` session that name means. `client-version` is sent in the
-    first request of a connection, so that a broker of another version can report the difference.
+    first request of a connection, so that a broker of another version can report the difference; likewise
+    `known-instance`, the `instance` of the broker that the client had before, or an empty text.
     """
 
     returns: ClassVar[tuple[str, ...]] = ()
@@ -69,6 +72,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     binding: str | None = None
     mode: Literal["plan", "normal"] | None = None
     client_version: Version | None = None
+    known_instance: Instance | None = None
 
     @property
     def mutates(self) -> bool:

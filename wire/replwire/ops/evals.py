@@ -9,6 +9,7 @@ from msgspec import Meta
 from replwire.identifiers import MAX_NAME_BYTES
 from replwire.ops.base import (
     ApprovalId,
+    Instance,
     Natural,
     OpensSession,
     Positive,
@@ -52,6 +53,9 @@ _OF_AN_EVAL = (
 )
 
 
+IdempotencyKeyText = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
+
+
 class Eval(OpensSession, frozen=True, kw_only=True, rename="kebab"):
     """Run code in a session, or in an ephemeral one if no session is named.
 
@@ -75,7 +79,7 @@ class Eval(OpensSession, frozen=True, kw_only=True, rename="kebab"):
     store_history: bool = True
     if_missing: Literal["error", "create"] = "error"
     expect_epoch: Natural | None = None
-    idempotency_key: Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)] | None = None
+    idempotency_key: IdempotencyKeyText | None = None
     mime: list[str] = []
     approval: ApprovalId | None = None
     traceparent: TraceParent | None = None
@@ -162,6 +166,21 @@ class Jobs(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
 
     changes: ClassVar[bool] = False
     returns: ClassVar[tuple[str, ...]] = ("jobs", "session", "name")
+
+
+class FindEval(Request, frozen=True, kw_only=True, rename="kebab"):
+    """Report whether the eval with an idempotency key of this identity and agent has run, without running it.
+
+    `instance` is the broker that it was sent to, `age-ms` how long ago that was. `outcome` is `ran` if it has begun or
+    waits for its turn, `did-not-run` if this broker knows of every eval that the key can stand for, else `unknown`.
+    """
+
+    changes: ClassVar[bool] = False
+    returns: ClassVar[tuple[str, ...]] = ("outcome", "session", "name", "jobs")
+
+    idempotency_key: IdempotencyKeyText
+    instance: Instance | None = None
+    age_ms: Natural | None = None
 
 
 class History(SessionRequest, frozen=True, kw_only=True, rename="kebab"):

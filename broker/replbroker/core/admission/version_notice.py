@@ -1,4 +1,4 @@
-"""Version notice: a client of another version is told which one the broker has."""
+"""Version notice: what a client is told that is connected to another broker than the one it knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from replwire.identities import ANONYMOUS
 
 
 def send_version_notice(state: BrokerState, version: str, peer: Peer, raw: dict[str, Any]) -> None:
-    """Send the broker's version to a client of another one, before an error for an operation that is unknown here.
+    """Send version and instance of the broker where they are others, before an error for an operation unknown here.
 
     Args:
         state: The broker's state.
@@ -18,6 +18,12 @@ def send_version_notice(state: BrokerState, version: str, peer: Peer, raw: dict[
         peer: The connection.
         raw: The fields of its request.
     """
-    known = version and state.access.identity_of(peer) != ANONYMOUS
-    if known and raw["client-version"] != version:
-        state.reply(peer, raw["id"], broker_version=version)
+    if state.access.identity_of(peer) == ANONYMOUS:
+        return
+    instance, fields = state.config.boot_id, {}
+    if version and raw.get("client-version", version) != version:
+        fields["broker_version"] = version
+    if raw.get("known-instance", instance) != instance:
+        fields["instance"] = instance
+    if fields:
+        state.reply(peer, raw["id"], **fields)

@@ -15,6 +15,7 @@ from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
 from replbroker.core.operations.extension_ops import ExtensionOps
+from replbroker.core.operations.eval_outcomes import EvalOutcomes
 from replbroker.core.operations.host_ops import HostOps
 from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.query_ops import QueryOps
@@ -63,6 +64,7 @@ class OperationDispatcher:
             wire.Read: evals.read,
             wire.Interrupt: evals.interrupt,
             wire.Jobs: evals.jobs,
+            wire.FindEval: EvalOutcomes(state).find_eval,
             wire.History: evals.history,
             wire.Stdin: queries.forward,
             wire.Stack: queries.forward,

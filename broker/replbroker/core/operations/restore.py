@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection
 
 import msgspec
@@ -11,7 +12,7 @@ from replbroker.core.effects import Kill, WorkerSpec
 from replbroker.core.limits.fair_semaphore import SlotRequest
 from replbroker.core.limits.quotas import SESSIONS, Holder
 from replbroker.core.limits.time_limits import TimeLimit
-from replbroker.core.records import Record, SavedEval, SavedState, SessionDetails, SessionRecord
+from replbroker.core.records import KeyHistory, Record, SavedEval, SavedState, SessionDetails, SessionRecord
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.sessions.eval_task import EvalTask, IdempotencyKey
 from replbroker.core.sessions.session import ADOPTING, CLOSED, Session
@@ -24,6 +25,7 @@ from replwire.requests import parse, to_request
 
 _ROUTE_BITS = 40  # of a route are counted by one broker: the bits above them say by which
 _MAX_SEQ = 10**9  # of a session's events under one broker; those of the next one are numbered from there on
+_MAX_INSTANCES = 100  # brokers whose clients can be told that an eval did not run
 _LOST = ["done", "error", "worker-lost"]
 _COPIED = (
     "worker_epoch",
@@ -92,6 +94,10 @@ class Restoration:
                 state.idempotency.restore(task.key, task)
         serving = {worker.process for worker in self._scheduler.pool.workers.values()}
         state.effects += [Kill(process) for process in sorted({*self._processes.values()} - serving)]
+        state.earlier_instances = saved.keys.instances
+        dropped = state.idempotency.dropped
+        for identity, moment in saved.keys.dropped.items():
+            dropped[identity] = max(state.clock.from_unix(moment), dropped.get(identity, -math.inf))
         for session in kept.values():
             self._go_on(session, now)
         return names
@@ -235,3 +241,10 @@ def export_state(state: BrokerState) -> tuple[int, list[Record]]:
         if task.session.state is CLOSED and task.is_saved
     ]
     return floor, records
+
+
+def export_keys(state: BrokerState) -> KeyHistory:
+    """Return which idempotency keys are among the records."""
+    instances = [*state.earlier_instances, state.config.boot_id][-_MAX_INSTANCES:]
+    dropped = {who: round(state.clock.to_unix(moment), 3) for who, moment in state.idempotency.dropped.items()}
+    return KeyHistory(instances, dropped)

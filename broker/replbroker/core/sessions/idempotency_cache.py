@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -17,12 +18,17 @@ _Entries = OrderedDict[tuple[Holder, str], EvalTask]
 class IdempotencyCache:
     """A cache bounded by number, with keys per agent.
 
-    When an identity has too many keys, its own oldest one is dropped, never that of another.
+    When an identity has too many keys, its own oldest one is dropped, never that of another; first those that are the
+    id of their request, which clients give to each eval and which are of use for a short time.
+
+    Attributes:
+        dropped: By identity, the moment when its latest key that was dropped for lack of room was put.
     """
 
     def __init__(self, quotas: Quotas, changes: ChangeLog) -> None:
         self._quotas = quotas
         self._changes = changes
+        self.dropped: dict[str, float] = {}
         self._entries: dict[str, _Entries] = {}  # by identity
 
     def __len__(self) -> int:
@@ -57,14 +63,29 @@ class IdempotencyCache:
 
     def restore(self, key: IdempotencyKey, task: EvalTask) -> None:
         """Remember the eval of a key that was put into the cache of the broker before this one."""
+        identity = key.holder.identity
         while not self._quotas.has_room(IDEMPOTENCY_KEYS, key.holder):
-            mine = self._entries.get(key.holder.identity)
+            mine = self._entries.get(identity)
             if mine is None:  # there are as many identities as keys
+                self._note_drop(identity, task)
                 return
-            self._remove(next(iter(mine)))
+            oldest = next((each for each, other in mine.items() if _is_own(each[1], other)), next(iter(mine)))
+            self._note_drop(identity, mine[oldest])
+            self._remove(oldest)
         task.key = key
         self._entries.setdefault(key.holder.identity, _Entries())[key.holder, key.text] = task
         self._quotas.charge(IDEMPOTENCY_KEYS, key.holder)
+
+    def find(self, holder: Holder, key: str) -> EvalTask | None:
+        """Return the eval of a key, whatever its code, or None."""
+        return self._entries.get(holder.identity, _Entries()).get((holder, key))
+
+    def may_have_dropped(self, identity: str, sent_at: float) -> bool:
+        """Return whether a key that an identity sent at this moment may have been dropped."""
+        return identity in self.dropped and sent_at <= self.dropped[identity]
+
+    def _note_drop(self, identity: str, task: EvalTask) -> None:
+        self.dropped[identity] = max(self.dropped.get(identity, -math.inf), task.submitted_at)
 
     def tasks(self) -> Iterator[EvalTask]:
         """Yield the evals that have a key, the oldest of each identity first."""
@@ -85,6 +106,11 @@ class IdempotencyCache:
         if not self._entries[holder.identity]:
             del self._entries[holder.identity]
         self._quotas.release(IDEMPOTENCY_KEYS, holder)
+
+
+def _is_own(key: str, task: EvalTask) -> bool:
+    """Return whether a client gave this key to one request of its own accord."""
+    return key == task.request_id
 
 
 def _digest(session: str, code: str) -> bytes:
