@@ -14,8 +14,8 @@ from replbroker.core.operations.checkpoint_ops import CheckpointOps
 from replbroker.core.operations.clones import CloneOps
 from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
-from replbroker.core.operations.extension_ops import ExtensionOps
 from replbroker.core.operations.eval_outcomes import EvalOutcomes
+from replbroker.core.operations.extension_ops import ExtensionOps
 from replbroker.core.operations.host_ops import HostOps
 from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.query_ops import QueryOps
