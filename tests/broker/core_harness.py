@@ -275,6 +275,8 @@ class CoreHarness:
             worker.send_adopted()
         if self.auto and header.kind == FrameKind.ASSIGN:
             worker.send_assigned()
+        if header.kind == FrameKind.CANCEL:
+            worker.on_cancel()
 
     def send_worker_frame(self, number: int, frame: bytes) -> None:
         """Give the core a frame of a worker, which may be dead by now."""

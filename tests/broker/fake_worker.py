@@ -43,6 +43,7 @@ class FakeWorker:
         self.finals: dict[int, bytes] = {}  # what ended an eval, to be sent again
         self.rolled_back: bytes | None = None  # until it is acknowledged
         self.exited: bytes | None = None
+        self.is_reactive = harness.auto and not harness.checkpoints  # kills its interpreter when it has to
 
     def send(self, kind: int, body: object = b"", **header: int) -> None:
         """Send any frame."""
@@ -73,6 +74,12 @@ class FakeWorker:
         """Forget a rollback that the broker before this one has counted."""
         if self.rolled_back is not None and header.epoch > unpack(self.rolled_back).epoch:
             self.rolled_back = None
+
+    def on_cancel(self) -> None:
+        """Kill the interpreter if the last frame says so."""
+        cause = self.received[-1][1]["kill"]
+        if self.is_reactive and cause is not None:
+            self.send_interpreter_exited(cause)
 
     def send_adopted(self) -> None:
         """Answer the last ADOPT, and send again what the broker does not know."""

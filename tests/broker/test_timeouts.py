@@ -54,6 +54,30 @@ def test_code_that_ignores_the_interrupt_loses_its_worker_after_the_grace(harnes
     assert harness.worker().frames(FrameKind.ASSIGN)[0][1]["lost_cause"] is None
 
 
+def test_a_worker_kills_its_interpreter_and_reports_what_was_printed_before(harness: CoreHarness) -> None:
+    asked = harness.eval(timeout_ms=2000)
+    worker = harness.worker()
+    worker.is_reactive = False
+    harness.wait(4)
+    assert harness.cancels()[-1]["kill"] == "killed: it ignored the interrupt at its time limit of 2000 ms"
+    assert harness.killed == []
+    worker.reply(asked, Outcome.NONE, FrameKind.OUTPUT, out="the end\n")
+    worker.send_interpreter_exited(harness.cancels()[-1]["kill"])
+    assert harness.final_reply(asked)["state"] == "lost"
+    assert harness.killed == [worker.number]
+
+
+def test_a_worker_that_does_not_react_is_killed_with_its_interpreter(harness: CoreHarness) -> None:
+    asked = harness.eval(timeout_ms=2000)
+    worker = harness.worker()
+    worker.is_reactive = False
+    harness.wait(8.999)
+    assert (harness.is_pending(asked), harness.killed) == (True, [])
+    harness.wait(0.001)
+    assert harness.final_reply(asked)["status"] == ["done", "error", "timeout"]
+    assert harness.killed == [worker.number]
+
+
 def test_no_grace_means_no_grace(new_harness: Callable[..., CoreHarness]) -> None:
     harness = new_harness(interrupt_grace_ms=0)
     asked = harness.eval(timeout_ms=1000)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kit import Wire, wait_until
 
 
@@ -127,6 +129,23 @@ def test_code_that_ignores_its_interrupt_is_killed_after_the_grace(wire: Wire) -
     assert (answer["state"], answer["epoch"]) == ("lost", before + 1)
     assert "ignored the interrupt" in answer["cause"]
     assert wire.run("1+1").value == "2"
+
+
+def test_output_until_the_moment_of_the_kill_is_in_the_answer(wire: Wire, tmp_path: Path) -> None:
+    code = f"""
+import os, signal, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+fd, n = os.open({str(tmp_path / "printed")!r}, os.O_RDWR | os.O_CREAT), 0
+while True:
+    n += 1
+    print(n, flush=True)
+    os.pwrite(fd, b"%6d" % n, 0)
+    time.sleep(0.0005)
+"""
+    answer = wire.run(code, timeout_ms=200)
+    assert (answer.status, answer["state"]) == (["done", "error", "timeout"], "lost")
+    printed = int((tmp_path / "printed").read_text())
+    assert int(answer.out.split()[-1]) >= printed - 1  # one more may be printed while the kill is on its way
 
 
 def test_evals_of_one_session_run_in_the_order_they_were_sent(wire: Wire) -> None:

@@ -45,7 +45,6 @@ class SessionDetails(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     env: list[str] = []
     ephemeral: bool = False
     eval_count: int = 0
-    can_roll_back: bool = False
     was_ready: bool = False
     lost_cause: str | None = None
     executable: str | None = None

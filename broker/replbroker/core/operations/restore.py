@@ -38,7 +38,6 @@ _COPIED = (
     "env",
     "ephemeral",
     "eval_count",
-    "can_roll_back",
     "was_ready",
     "lost_cause",
     "executable",

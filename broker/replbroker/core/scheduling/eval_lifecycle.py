@@ -200,9 +200,10 @@ class EvalLifecycle:
         self._state.effects.append(ToWorker(session.worker, frame))
 
     def _on_time_limit(self, task: EvalTask, now: float) -> None:
-        """Interrupt code that has used up its time, and kill it after the grace period.
+        """Interrupt code that has used up its time, and have it killed after the grace period.
 
-        A worker that can go on from a checkpoint kills its interpreter; one that does not, or cannot, is killed itself.
+        The worker kills its interpreter: it sends what the code has printed, and goes on from a checkpoint if there is
+        one. A worker that does not react is killed itself.
         """
         state = self._state
         if task.cancel_reason not in (TIMEOUT, KILLED):
@@ -213,7 +214,7 @@ class EvalLifecycle:
             task.deadline = state.deadlines.call_at(now + grace, lambda at: self._on_time_limit(task, at))
             return
         cause = f"killed: it ignored the interrupt at its time limit of {task.time_limit.ms} ms"
-        if task.cancel_reason == TIMEOUT and task.session.can_roll_back:
+        if task.cancel_reason == TIMEOUT:
             task.cancel_reason = KILLED
             self._send_cancel(task, CancelBody(kill=cause))
             task.deadline = state.deadlines.call_at(now + _KILL_S, lambda at: self._on_time_limit(task, at))

@@ -162,7 +162,7 @@ class EvalScheduler:
             return
         self._state.deadlines.cancel(session.start_deadline)
         session.start_deadline = None
-        session.executable, session.can_roll_back = assigned.executable, not assigned.checkpoints_off
+        session.executable = assigned.executable
         if session.replaces is not None:
             self.switch.commit(session, now)
             return

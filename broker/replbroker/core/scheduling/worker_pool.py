@@ -119,7 +119,6 @@ class WorkerPool:
         worker = self.workers[giver.worker]
         worker.session, taker.worker, giver.worker = taker, worker.number, None
         taker.worker_identity, taker.worker_epoch = giver.worker_identity, taker.epoch
-        taker.can_roll_back = giver.can_roll_back
 
     def discard_worker(self, session: Session) -> None:
         """Kill the session's worker, or stop waiting for one."""

@@ -102,7 +102,6 @@ class ChangeLog:
             env=session.env,
             ephemeral=session.ephemeral,
             eval_count=session.eval_count,
-            can_roll_back=session.can_roll_back,
             was_ready=session.was_ready,
             lost_cause=session.lost_cause,
             executable=session.executable,

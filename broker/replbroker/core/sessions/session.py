@@ -86,7 +86,6 @@ class Session:
         self.state: str = VACANT
         self.epoch = 1
         self.worker_epoch = 1  # in which its worker was assigned; it may have gone on in higher ones since
-        self.can_roll_back = False  # when its interpreter dies
         self.worker: int | None = None
         self.ephemeral = False
         self.created_at = now
