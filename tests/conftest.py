@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,10 +102,12 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what only root can try. In CI that fails: there the run has to be root's."""
-    marker = item.get_closest_marker("needs_root")
-    if marker is not None and os.getuid() != 0:
-        why = f"needs root: {marker.args[0]}"
+    """Skip what only root can try, or what needs a program that is missing. In CI that fails: CI has to have both."""
+    missing = [f"needs root: {marker.args[0]}" for marker in item.iter_markers("needs_root") if os.getuid() != 0]
+    programs = [name for marker in item.iter_markers("needs_program") for name in marker.args]
+    missing += [f"needs {name}, which is not installed" for name in programs if shutil.which(name) is None]
+    if missing:
+        why = "; ".join(missing)
         pytest.fail(why) if os.environ.get("CI") else pytest.skip(why)
 
 

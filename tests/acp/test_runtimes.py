@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-
 import pytest
 
 from acp_kit import Agent
 
-NODE = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
+NODE = pytest.mark.needs_program("node")
 
 
 def run_codes(agent: Agent, runtime: str, *codes: str) -> list[tuple[str, str]]:

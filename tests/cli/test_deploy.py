@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -110,9 +108,7 @@ def test_the_container_has_the_same_places_and_what_the_sandbox_needs(service: d
     assert "useradd --uid 10001" in text("Dockerfile")
 
 
-@pytest.mark.skipif(
-    shutil.which("systemd-analyze") is None and "CI" not in os.environ, reason="systemd-analyze is not installed"
-)
+@pytest.mark.needs_program("systemd-analyze")
 def test_systemd_finds_nothing_wrong_with_the_units(short: Path) -> None:
     unit = short / "replctl.service"
     unit.write_text(text("replctl.service").replace("/opt/replctl/bin/replctl", sys.executable))

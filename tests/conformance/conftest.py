@@ -12,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kit import close_sessions
 from transports import KINDS, LINE_KINDS, USUAL, BrokerSite, BrokerSites
 
 
@@ -39,8 +40,7 @@ def _opener(sites: BrokerSites, kind: str) -> Iterator[Callable[..., BrokerSite]
     yield open_site
     for site in used:
         with site.wire() as tidy:
-            for entry in tidy.ask("ls-sessions")["sessions"]:
-                tidy.ask("close", session=entry["session"])
+            close_sessions(tidy)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kit import BrokerProcess, Wire
+from kit import BrokerProcess, Wire, close_sessions
 
 
 def _directory() -> Path:
@@ -52,9 +52,7 @@ def wire(broker: BrokerProcess) -> Iterator[Wire]:
     with broker.wire() as wire:
         yield wire
     with broker.wire() as tidy:
-        for entry in tidy.ask("ls-sessions")["sessions"]:
-            tidy.ask("set-mode", session=entry["session"], to="normal")
-            tidy.ask("close", session=entry["session"])
+        close_sessions(tidy)
 
 
 @pytest.fixture

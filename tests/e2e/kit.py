@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,27 @@ class BrokerProcess:
         return family
 
 
+@contextmanager
+def sandboxed_broker(*settings: str, **more: Any) -> Iterator[BrokerProcess]:
+    """A broker with sandboxed sessions and a directory of its own, which goes without a trace."""
+    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
+    broker = BrokerProcess(
+        directory,
+        "limits.rate-limit-per-min=0",
+        "limits.interrupt-grace-ms=300",
+        *settings,
+        warm=1,
+        sandbox=True,
+        **more,
+    )
+    yield broker
+    family = broker.process_tree()
+    assert broker.stop() == 0
+    assert "internal error" not in broker.log_text()
+    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "all processes have ended")
+    shutil.rmtree(directory)
+
+
 class Wire:
     """A minimal client over ZeroMQ, as docs/protocol.md describes it."""
 
@@ -303,6 +326,14 @@ class Wire:
 
         wait_until(is_included, f"a checkpoint of eval {answer['eval-id']}")
         return answer
+
+
+def close_sessions(wire: Wire) -> None:
+    """Close all sessions of a client, also those in plan mode."""
+    for entry in wire.ask("ls-sessions")["sessions"]:
+        if entry.get("session-mode", "normal") != "normal":
+            wire.ask("set-mode", session=entry["session"], to="normal")
+        wire.ask("close", session=entry["session"])
 
 
 class LineWire(Wire):

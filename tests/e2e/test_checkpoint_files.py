@@ -12,22 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from kit import TIMEOUT_S, BrokerProcess, CollectedReplies, Wire, wait_until
+from kit import TIMEOUT_S, BrokerProcess, CollectedReplies, Wire, close_sessions, sandboxed_broker
 
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[BrokerProcess]:
     """A broker with sandboxed sessions whose checkpoints keep files."""
-    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
-    broker = BrokerProcess(
-        directory, "limits.rate-limit-per-min=0", "session.checkpoint-files=true", warm=1, sandbox=True
-    )
-    yield broker
-    family = broker.process_tree()
-    assert broker.stop() == 0
-    assert "internal error" not in broker.log_text()
-    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "all processes have ended")
-    shutil.rmtree(directory)
+    with sandboxed_broker("session.checkpoint-files=true") as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -46,8 +38,7 @@ def wire(own_broker: BrokerProcess, project: Path) -> Iterator[Wire]:
     with own_broker.wire() as wire:
         wire.ask("new-session", name="s", cwd=str(project))
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 def checkpoint(wire: Wire, name: str = "clean") -> CollectedReplies:

@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit import TIMEOUT_S, BrokerProcess, Wire, is_alive, wait_until
+from kit import TIMEOUT_S, BrokerProcess, Wire, close_sessions, is_alive, sandboxed_broker, wait_until
 from live_processes import look_at_each, parent_of
 
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[BrokerProcess]:
     """A broker with sandboxed sessions, which goes without a trace."""
-    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))
-    broker = BrokerProcess(
-        directory, "limits.rate-limit-per-min=0", "limits.interrupt-grace-ms=300", warm=1, sandbox=True
-    )
-    yield broker
-    family = broker.process_tree()
-    assert broker.stop() == 0
-    assert "internal error" not in broker.log_text()
-    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "all processes have ended")
-    shutil.rmtree(directory)
+    with sandboxed_broker() as broker:
+        yield broker
 
 
 @pytest.fixture
 def wire(own_broker: BrokerProcess) -> Iterator[Wire]:
     with own_broker.wire() as wire:
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 def _checkpoints(wire: Wire, session: str = "s") -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from kit import BrokerProcess, Wire, is_alive, wait_until
+from kit import BrokerProcess, Wire, close_sessions, is_alive, wait_until
 from live_processes import look_at_each, parent_of, read_each
 
 Start = Callable[..., BrokerProcess]
@@ -313,8 +313,7 @@ def test_a_burst_of_new_sessions_is_bounded_and_heals(start: Start) -> None:
         assert len(refused) == 190
         assert refused[0]["limit"] == "max-sessions"
         assert refused[0]["limit-value"] == 10
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
         assert wire.run("1+1").value == "2"
         workers = wait_until(lambda: (w := wire.ask("stats")["stats"]["workers"])["starting"] == 0 and w, "calm")
         assert sum(workers.values()) <= 4

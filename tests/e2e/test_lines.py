@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import TIMEOUT_S, BrokerProcess, LineWire, wait_until
+from kit import TIMEOUT_S, BrokerProcess, LineWire, close_sessions, wait_until
 from replbroker.endpoints import StartError
 from replbroker.listeners import listen_tcp
 
@@ -26,8 +26,7 @@ def line(request: pytest.FixtureRequest, lines_broker: BrokerProcess) -> Iterato
     """A line connection to the long-lived broker."""
     with LineWire(lines_broker.listening[request.param]) as wire:
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 def test_sessions_are_shared_between_all_transports(line: LineWire, lines_broker: BrokerProcess) -> None:

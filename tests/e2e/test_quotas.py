@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kit import BrokerProcess, LineWire, free_tcp, identities_as_root, wait_until
+from kit import BrokerProcess, LineWire, close_sessions, free_tcp, identities_as_root, wait_until
 
 NAMES = ("ada", "bob", "eve")
 OTHER_UID = 65534
@@ -151,8 +151,7 @@ def test_sessions_of_one_identity_end_at_its_quota_which_no_label_raises(broker:
         quotas = ada.ask("stats")["stats"]["quotas"]
         assert list(quotas) == ["ada"]
         assert quotas["ada"]["max-sessions"] == {"used": 10, "quota": 10}
-        for entry in own.ask("ls-sessions")["sessions"]:
-            own.ask("close", session=entry["session"])
+        close_sessions(own)
         assert all(each["max-sessions"]["used"] == 0 for each in own.ask("stats")["stats"]["quotas"].values())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kit import BrokerProcess, Wire
+from kit import BrokerProcess, Wire, close_sessions
 
-NODE = pytest.param(
-    "node", marks=pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
-)
+NODE = pytest.param("node", marks=pytest.mark.needs_program("node"))
 RUNTIMES = [NODE, "bash"]
 
 
@@ -34,8 +31,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[tuple[BrokerProcess, Path]]
 def wire(site: tuple[BrokerProcess, Path]) -> Iterator[Wire]:
     with site[0].wire() as wire:
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 CODE = {

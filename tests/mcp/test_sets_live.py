@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import pytest
 from kit import BrokerProcess, wait_until
 from replctl.tools import Tools, ToolSettings, toolset
 
-NODE = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
+NODE = pytest.mark.needs_program("node")
 RULES = """
 [[agents]]
 name = "*"

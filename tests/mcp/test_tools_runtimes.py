@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from kit import BrokerProcess
 from replctl.tools import Tools, ToolSettings, toolset
 
-NODE = pytest.mark.skipif(shutil.which("node") is None and "CI" not in os.environ, reason="no node here")
+NODE = pytest.mark.needs_program("node")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from attack_targets import USERS, begin, end
 from checkpoint_kit import CheckpointedSession
-from kit import BrokerProcess, Wire
+from kit import BrokerProcess, Wire, close_sessions
 from replwire.policy import Policy
 from replworker.sandbox.machine import Machine, detect_machine
 from replworker.sandbox.probe import probe
@@ -61,8 +61,7 @@ def wire(broker: BrokerProcess) -> Iterator[Wire]:
     """A client, whose sessions go with the test."""
     with broker.wire() as wire:
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 @pytest.fixture(scope="session")

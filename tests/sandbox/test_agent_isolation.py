@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from attack_targets import begin, end, uid_of
-from kit import BrokerProcess, CollectedReplies, LineWire
+from kit import BrokerProcess, CollectedReplies, LineWire, close_sessions
 from unix_users import ADA, PEOPLE, connect_as
 
 AGENTS = ("ada", "bob")
@@ -63,8 +63,7 @@ def broker(who: str, agents: Path) -> Iterator[BrokerProcess]:
 def ada(broker: BrokerProcess) -> Iterator[LineWire]:
     wire = agent(broker, "ada")
     yield wire
-    for each in wire.ask("ls-sessions")["sessions"]:
-        wire.ask("close", session=each["session"])
+    close_sessions(wire)
     wire.close()
 
 
@@ -122,8 +121,7 @@ def test_an_identity_that_is_not_listed_goes_by_the_brokers_own_rule(
         assert "[[identities]]" in answer["err"]
     else:
         assert answer.status == ["done"], answer.messages
-    for each in wire.ask("ls-sessions")["sessions"]:
-        wire.ask("close", session=each["session"])
+    close_sessions(wire)
     wire.close()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from attack_targets import begin, end, uid_of
-from kit import BrokerProcess, Wire
+from kit import BrokerProcess, Wire, close_sessions
 
 TEXT = bytes(range(256)) * 5
 PART = 1000
@@ -57,8 +57,7 @@ def broker(who: str) -> Iterator[BrokerProcess]:
 def wire(broker: BrokerProcess) -> Iterator[Wire]:
     with broker.wire() as wire:
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 @pytest.fixture
@@ -93,10 +92,8 @@ def test_a_file_in_the_directory_is_the_owners(wire: Wire, work: Path, who: str)
     assert ((work / "a.bin").read_bytes(), (work / "a.bin").stat().st_mode & 0o777) == (b"new", 0o750)
 
 
-@pytest.mark.parametrize("runtime", ["python", "node", "bash"])
+@pytest.mark.parametrize("runtime", ["python", pytest.param("node", marks=pytest.mark.needs_program("node")), "bash"])
 def test_it_works_beside_a_running_eval_in_every_runtime(wire: Wire, work: Path, runtime: str) -> None:
-    if shutil.which(runtime) is None and runtime == "node":
-        pytest.skip("node is not installed")
     assert wire.ask("new-session", name="other", runtime=runtime, cwd=str(work)).status == ["done"]
     code = {"python": "import time; time.sleep(60)", "node": "while (true) {}", "bash": "sleep 60"}[runtime]
     running = wire.send("eval", session="other", code=code)

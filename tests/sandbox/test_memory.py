@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from attack_targets import USERS, begin, end
-from kit import BrokerProcess, Wire, is_alive, wait_until
+from kit import BrokerProcess, Wire, close_sessions, is_alive, wait_until
 from live_processes import read_each
 from replworker.sandbox.report import SandboxReport
 
@@ -60,8 +60,7 @@ def ungrouped(request: pytest.FixtureRequest, report: SandboxReport) -> Iterator
 def wire(ungrouped: BrokerProcess) -> Iterator[Wire]:
     with ungrouped.wire() as wire:
         yield wire
-        for entry in wire.ask("ls-sessions")["sessions"]:
-            wire.ask("close", session=entry["session"])
+        close_sessions(wire)
 
 
 @pytest.mark.parametrize("code", [FAMILY, OVER_LIMIT_UNSEEN], ids=["a family of processes", "files that nobody sees"])

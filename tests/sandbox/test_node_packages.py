@@ -14,7 +14,7 @@ from kit import BrokerProcess, Wire
 from live_processes import LOOK_INSIDE
 from npm_registry import TOKEN, NpmRegistry, serve_npm
 
-pytestmark = pytest.mark.skipif(not (shutil.which("npm") and shutil.which("node")), reason="needs node and npm")
+pytestmark = pytest.mark.needs_program("node", "npm")
 
 
 @pytest.fixture(scope="module")

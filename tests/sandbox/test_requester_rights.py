@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from attack_targets import end
-from kit import BrokerProcess, CollectedReplies, LineWire, Wire, free_tcp
+from kit import BrokerProcess, CollectedReplies, LineWire, Wire, close_sessions, free_tcp
 from replctl import Client, ReplError
 from replworker.sandbox.report import SandboxReport
 from unix_users import ADA, BOB, EVE, PEOPLE, TEAM, connect_as, file, make_directory, user
@@ -343,8 +343,7 @@ def test_a_token_or_key_acts_as_the_user_that_the_config_names(broker: BrokerPro
     answers = [ask(line) for ask in asked]
     info = line.ask("info", session="bare")["info"]["acts-as"]
     shown = line.run("6*7", session="n", cwd_needed=False, cwd=f"{ground}/ada")
-    for each in line.ask("ls-sessions")["sessions"]:
-        line.ask("close", session=each["session"])
+    close_sessions(line)
     line.close()
     if named == "mapped":
         assert (acts_as, info, message, shown.value) == ("ada", "ada", "done", "42")

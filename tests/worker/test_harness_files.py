@@ -289,8 +289,6 @@ PATHS = [f"{top}{sep}{name}" for top in ("a", "b", "a.a") for sep in ("/", "/ab/
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if shutil.which("git") is None:
-        pytest.skip("git is not installed")
     root = tmp_path_factory.mktemp("repository")
     subprocess.run(["git", "init", "-q", str(root)], check=True)
     for path in (*PATHS, "ab", "[a]"):
@@ -299,6 +297,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.needs_program("git")
 @given(PATTERNS, PATTERNS)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rules_mean_what_they_mean_to_git(repository: Path, above: list[str], inside: list[str]) -> None:
