@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -214,27 +212,6 @@ class BrokerProcess:
         while more := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
             family |= more
         return family
-
-
-@contextmanager
-def sandboxed_broker(*settings: str, **more: Any) -> Iterator[BrokerProcess]:
-    """A broker with sandboxed sessions and a directory of its own, which goes without a trace."""
-    directory = Path(tempfile.mkdtemp(prefix="rpl-", dir="/tmp"))  # short: socket paths are bounded
-    broker = BrokerProcess(
-        directory,
-        "limits.rate-limit-per-min=0",
-        "limits.interrupt-grace-ms=300",
-        *settings,
-        warm=1,
-        sandbox=True,
-        **more,
-    )
-    yield broker
-    family = broker.process_tree()
-    assert broker.stop() == 0
-    assert "internal error" not in broker.log_text()
-    wait_until(lambda: not [pid for pid in family if Path(f"/proc/{pid}").exists()], "all processes have ended")
-    shutil.rmtree(directory)
 
 
 class Wire:

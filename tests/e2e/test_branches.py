@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from kit import TIMEOUT_S, BrokerProcess, Wire, close_sessions, is_alive, processes_with, sandboxed_broker, wait_until
+from kit import TIMEOUT_S, BrokerProcess, Wire, close_sessions, is_alive, processes_with, wait_until
+from sandboxed_kit import sandboxed_broker
 
 
 @pytest.fixture(scope="module")

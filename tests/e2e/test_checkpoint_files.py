@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from kit import TIMEOUT_S, BrokerProcess, CollectedReplies, Wire, close_sessions, sandboxed_broker
+from kit import TIMEOUT_S, BrokerProcess, CollectedReplies, Wire, close_sessions
+from sandboxed_kit import sandboxed_broker
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit import TIMEOUT_S, BrokerProcess, Wire, close_sessions, is_alive, sandboxed_broker, wait_until
+from kit import TIMEOUT_S, BrokerProcess, Wire, close_sessions, is_alive, wait_until
 from live_processes import look_at_each, parent_of
+from sandboxed_kit import sandboxed_broker
 
 
 @pytest.fixture(scope="module")
