@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from replworker.memory import MemoryWatch
 from replworker.processes import ProcessTree
 from replworker.sandbox import group_memory
+from replworker.sandbox_family import SandboxFamily
 
 MIB = 1 << 20
 FAMILY = """
@@ -169,3 +171,15 @@ def test_this_process_is_preferred_when_memory_runs_out_and_never_less_than_befo
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     assert done.stdout.split() == ["300", "300", "500"]
+
+
+def test_of_a_family_one_session_is_ended_until_its_memory_is_freed() -> None:
+    nothing: Any = None
+    family = SandboxFamily()
+    family.join(nothing, nothing)
+    family.note_end(100.0)
+    assert not family.is_freeing(100.1)
+    family.join(nothing, nothing)
+    assert not family.is_freeing(200.0)
+    family.note_end(200.0)
+    assert [family.is_freeing(now) for now in (200.1, 200.4, 200.6)] == [True, True, False]

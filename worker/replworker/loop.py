@@ -215,7 +215,8 @@ class WorkerLoop:
         if self._exited:
             return
         look = self._memory.sample(time.monotonic)
-        if look.cause is not None and self._family.is_largest(self._session.member):
+        if look.cause is not None and self._family.may_end(self._session.member, now := time.monotonic()):
+            self._family.note_end(now)
             self._interpreter_exited(look.cause)
             if self._exited:
                 return

@@ -10,6 +10,7 @@ from replworker.checkpoints.leftovers import kill_leftovers, pids_in_session
 from replworker.runtimes.interpreter_process import InterpreterProcess
 
 _ROLLUP_BYTES = 8192
+_FREEING_S = 0.5  # from the end of an interpreter until its memory is no longer counted, at most
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,6 +26,7 @@ class SandboxFamily:
 
     def __init__(self) -> None:
         self._members: list[FamilyMember] = []
+        self._freed_at = 0.0
 
     def join(self, process: InterpreterProcess, copies: CopySet) -> FamilyMember:
         """Add a session."""
@@ -36,6 +38,18 @@ class SandboxFamily:
     def is_shared(self) -> bool:
         """True if more than one session has the sandbox."""
         return len(self._members) > 1
+
+    def note_end(self, now: float) -> None:
+        """Note that a session is ended for its memory."""
+        self._freed_at = now + _FREEING_S
+
+    def may_end(self, member: FamilyMember, now: float) -> bool:
+        """Return whether a session is the one to be ended when all together use too much."""
+        return not self.is_freeing(now) and self.is_largest(member)
+
+    def is_freeing(self, now: float) -> bool:
+        """Return whether the memory of a session that was ended may still be counted for the others."""
+        return self.is_shared and now < self._freed_at
 
     def reports_memory(self, member: FamilyMember) -> bool:
         """Return whether a session reports what all of them use: the oldest does."""
