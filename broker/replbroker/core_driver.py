@@ -110,7 +110,7 @@ class CoreDriver:
             StartBranch: self._start_branch,
             LeaveWorker: self._leave_worker,
             RunHooks: self._run_hooks,
-            RunOperation: targets.operations.start,
+            RunOperation: lambda effect: targets.operations.start(effect),
             EndOperation: lambda effect: targets.operations.end(effect.number),
             CloseConnection: lambda effect: self._transport(effect.peer).hang_up(effect.peer, at_once=effect.at_once),
             Disconnect: lambda effect: self._transport(effect.peer).disconnect(effect.peer),

@@ -26,6 +26,7 @@ NOT_ABOUT_A_SESSION = (
     "ls-environments",
     "remove-environment",
     "put-snapshot",
+    "find-eval",  # by a key of the sender
 )
 NOT_FOUND = ["done", "error", "session-not-found"]
 FORBIDDEN = ["done", "error", "forbidden"]

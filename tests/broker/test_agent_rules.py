@@ -69,6 +69,7 @@ def test_every_operation_says_whether_it_changes_anything() -> None:
                 "complete",
                 "describe",
                 "diff",
+                "find-eval",
                 "get-snapshot",
                 "get-file",
                 "hello",
