@@ -20,8 +20,8 @@ class Total(msgspec.Struct, forbid_unknown_fields=True):
 
 def total(args: Total, context: OperationContext) -> Generator[Any, Any, dict[str, str | None]]:
     """Return the sum, and the agent that asked."""
-    replies = (yield from call("eval", session=args.session, code=f"sum({args.name})")).check()
-    return {"sum": replies.value, "for": context.agent}
+    replies = yield from call("eval", session=args.session, code=f"sum({args.name})")
+    return {"sum": replies.check().value, "for": context.agent}
 
 
 def guard(request: HookRequest) -> Block | None:
@@ -38,22 +38,20 @@ def replctl_register(register: Any) -> None:
 
 def main() -> None:
     """Run a broker, and use it from two threads."""
-    ends: list[str] = []
     with Broker(config={"extensions": [{"path": __file__}]}) as broker, broker.client(agent="ada") as client:
         client.eval("sales = [3, 4, 5]", "work")
-        (watching := threading.Thread(target=watch, args=(broker, ends))).start()
+        (watching := threading.Thread(target=watch, args=(broker,))).start()
         print("total:", client.request("total", session="work", name="sales").result)
         with suppress(ReplError):
             client.eval("import socket", "work")
         client.close("work")  # ends the subscription
         watching.join()
-    print("ends of evals:", *ends)
 
 
-def watch(broker: Broker, ends: list[str]) -> None:
-    """Collect how evals ended, from the session's first to its last."""
+def watch(broker: Broker) -> None:
+    """Print how evals ended, from the session's first to its last."""
     with broker.client() as client:
-        ends += [event["status"] for event in client.events("work", types=["eval/finished"], since=0)]
+        print("evals:", *(event["status"] for event in client.events("work", types=["eval/finished"], since=0)))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ class CoreHarness:
         self._numbers = itertools.count(1)
         self.workers: dict[int, FakeWorker] = {}
         self.processes: set[int] = set()  # that serve workers
-        self.left: dict[int, FakeWorker] = {}  # workers that have yet to be told that their sessions are over
+        self.leaving: dict[int, FakeWorker] = {}  # workers that have yet to be told that their sessions are over
         self.branched_from: dict[int, tuple[int, int]] = {}  # worker and checkpoint that a branch began with
         self.spawned: list[int] = []
         self.killed: list[int] = []
@@ -234,13 +234,13 @@ class CoreHarness:
         """End a process, and the workers that it serves."""
         self.processes.discard(process)
         self.workers = {number: each for number, each in self.workers.items() if each.process != process}
-        self.left = {number: each for number, each in self.left.items() if each.process != process}
+        self.leaving = {number: each for number, each in self.leaving.items() if each.process != process}
 
     def _leave(self, number: int) -> None:
         """End a worker, or once it has connected."""
-        worker = self.workers.pop(number, None) or self.left.pop(number, None)
+        worker = self.workers.pop(number, None) or self.leaving.pop(number, None)
         if worker is not None and not worker.is_connected:
-            self.left[number] = worker
+            self.leaving[number] = worker
 
     def finish_removal(self, error: str | None = None) -> None:
         """Report that the first environment to be removed is removed, or why it is not."""
@@ -358,7 +358,7 @@ class CoreHarness:
         return saved._replace(workers=[*hosts, *map(self._branch_record, self._branches())])
 
     def _branches(self) -> list[FakeWorker]:
-        known = (self.workers | self.left).values()
+        known = (self.workers | self.leaving).values()
         return [each for each in known if each.number != each.process]
 
     @staticmethod
@@ -396,12 +396,12 @@ class CoreHarness:
 
     def _end_unassigned(self) -> None:
         """End the workers that have no session, as they do when they lose the broker, and the processes of such alone."""
-        for worker in (self.workers | self.left).values():
+        for worker in (self.workers | self.leaving).values():
             worker.is_connected = False
-        assigned = {number for number, each in (self.workers | self.left).items() if each.frames(FrameKind.ASSIGN)}
+        assigned = {number for number, each in (self.workers | self.leaving).items() if each.frames(FrameKind.ASSIGN)}
         self.workers = {number: each for number, each in self.workers.items() if number in assigned}
-        self.left = {number: each for number, each in self.left.items() if number in assigned}
-        serving = {each.process for each in (self.workers | self.left).values()}
+        self.leaving = {number: each for number, each in self.leaving.items() if number in assigned}
+        serving = {each.process for each in (self.workers | self.leaving).values()}
         for process in self.processes - serving:
             self.end_process(process)
 
@@ -410,10 +410,10 @@ class CoreHarness:
 
     def come_back(self) -> None:
         """Let every worker connect to the broker."""
-        for worker in [*self.workers.values(), *self.left.values()]:
+        for worker in [*self.workers.values(), *self.leaving.values()]:
             if worker.frames(FrameKind.ASSIGN):
                 worker.come_back()
-        assert not self.left, "a worker whose session is over was not told"
+        assert not self.leaving, "a worker whose session is over was not told"
 
     def session_of(self, owner: str, name: str) -> Session:
         """Return the core's record of a session, by owner and name."""

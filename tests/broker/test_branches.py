@@ -211,9 +211,9 @@ def test_a_family_is_lost_together_when_its_process_has_died(family: CoreHarness
 def test_a_branch_that_is_closed_before_it_has_come_back_is_told_then(family: CoreHarness) -> None:
     family.restart(come_back=False)
     family.request("close", session="try")
-    assert list(family.left) == [2]
+    assert list(family.leaving) == [2]
     family.come_back()
-    assert family.left == {}
+    assert family.leaving == {}
     assert family.finish(family.eval("work"))["epoch"] == 1
 
 
@@ -226,4 +226,4 @@ def test_a_branch_that_had_not_begun_is_lost_with_its_broker_and_told(new_harnes
     harness.auto = True
     assert harness.restart() == ["try"]
     assert [each.name for each in harness.state.sessions] == ["work"]
-    assert harness.left == {}
+    assert harness.leaving == {}

@@ -125,12 +125,12 @@ def test_an_eval_that_a_journal_has_half_is_unknown(harness: CoreHarness) -> Non
 
 
 @pytest.mark.parametrize(
-    ("known", "told"),
+    ("known", "expected"),
     [({}, None), ({"known_instance": "0"}, None), ({"known_instance": ""}, "0"), ({"known_instance": "9"}, "0")],
 )
 def test_a_client_learns_the_instance_that_it_does_not_know(
-    harness: CoreHarness, known: dict[str, str], told: str | None
+    harness: CoreHarness, known: dict[str, str], expected: str | None
 ) -> None:
     asked = harness.send("ping", **known)
-    assert harness.replies[asked][0].get("instance") == told
+    assert harness.replies[asked][0].get("instance") == expected
     assert harness.replies[asked][-1]["status"] == ["done", "pong"]

@@ -358,6 +358,7 @@ def test_only_one_file_of_the_command_line_writes_to_a_terminal() -> None:
     }
     allowed = {  # texts of their own: no word of them comes from elsewhere, but for what is escaped in place
         "acp/client_connection.py": 0,
+        "commands/attach_magics.py": 1,
         "commands/completion.py": 1,
         "commands/mcp.py": 2,
         "mcp/http.py": 1,

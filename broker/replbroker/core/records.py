@@ -141,7 +141,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, ta
 
 
 class KeyHistory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Which idempotency keys a broker would know if they had ever been used.
+    """The idempotency keys that a broker would know if they had ever been used.
 
     Attributes:
         instances: The brokers whose keys were all taken over, oldest first.

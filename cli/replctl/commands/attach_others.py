@@ -1,4 +1,4 @@
-"""What others run in the session, shown above the prompt of `attach` with their name."""
+"""Evals of others in the session, shown above the prompt of `attach` with their names."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OtherEvals:
     ) -> None:
         self._session, self._own, self._connect, self._show = session, own_evals, connect, show
         self._open: dict[int, dict[str, Any]] = {}
-        self._ended: list[tuple[int, str]] = []
+        self._end_lines: list[tuple[int, str]] = []
         self._lock = threading.Lock()
         self._app: Application[str] | None = None
 
@@ -62,7 +62,7 @@ class OtherEvals:
             return
         begun = self._open.pop(number, {})
         with self._lock:
-            self._ended = [*self._ended[-_MAX_KEPT:], (number, describe_eval(number, begun, event))]
+            self._end_lines = [*self._end_lines[-_MAX_KEPT:], (number, describe_eval(number, begun, event))]
         self._flush()
 
     def _flush(self) -> None:
@@ -71,7 +71,7 @@ class OtherEvals:
         if app is None or not app.is_running or app.loop is None:
             return
         with self._lock:
-            ended, self._ended = self._ended, []
+            ended, self._end_lines = self._end_lines, []
         texts = [text for number, text in ended if number not in self._own]
         if texts:
             app.loop.call_soon_threadsafe(self._print, app, "\n".join(texts))

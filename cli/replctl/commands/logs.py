@@ -51,7 +51,7 @@ def logs(follow: bool, lines: int) -> int:
 
 
 class LogPlace(NamedTuple):
-    """How far a log was read: the inode of its file, and bytes; zeros before there is one."""
+    """Position in a log: the inode of its file, and bytes; zeros before there is one."""
 
     inode: int
     offset: int
