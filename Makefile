@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PARTS := wire worker broker cli
 
-.PHONY: install sandbox demo test-fast test test-all test-interop soak mutate check format docs site bench clean
+.PHONY: install sandbox demo test-fast test test-all test-sdist test-interop soak mutate check format docs site bench clean
 
 install: $(VENV)/.installed
 
@@ -45,6 +45,14 @@ test-all: install sandbox
 # Longer runs of the simulator, the leak checks, the fuzzing, the attacks by each kind of user, and ten users.
 soak: install sandbox
 	@REPLCTL_SOAK=1 $(PYTEST) -m soak tests/broker tests/e2e tests/conformance tests/sandbox
+
+# A tier from an unpacked source distribution, with an environment of its own there: make test-sdist TIER=test-all.
+TIER ?= test-fast
+test-sdist: install
+	rm -rf build/sdist
+	$(BIN)/python -m hatchling build --target sdist --directory build/sdist
+	tar -xzf build/sdist/replctl-*.tar.gz -C build/sdist
+	$(MAKE) -C $$(echo build/sdist/replctl-*/) $(TIER)
 
 # Against clients nobody here wrote. They are installed into .interop first (by npm, which needs node) and stay there;
 # the tests themselves fetch nothing.
