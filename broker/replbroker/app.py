@@ -16,6 +16,7 @@ import msgspec
 
 from replbroker.assembly import BrokerResources, assemble
 from replbroker.config_reload import ConfigReload
+from replbroker.core.sessions.session_records import MACHINE_RESTARTED
 from replbroker.core_config import session_env
 from replbroker.descriptors import fit_limits, raise_open_files_limit, restore_open_files_limit
 from replbroker.endpoints import (
@@ -86,7 +87,8 @@ def run(
         listening = [*(each.url for each in resources.endpoints), *(each.url for each in resources.listeners)]
         if background:  # nobody else sees what is announced
             _log.info("%s", "; ".join([f"listening on {', '.join(listening)}, pid {os.getpid()}", *warnings]))
-        announce({"listening": listening, "pid": os.getpid(), "lost": lost, "warnings": warnings})
+        cause = MACHINE_RESTARTED if resources.saved.machine_restarted else "the previous broker ended unexpectedly"
+        announce({"listening": listening, "pid": os.getpid(), "lost": lost, "lost-cause": cause, "warnings": warnings})
         _log.info("ended: %s", loop.run(signals))
         resources.private_dir.is_left = driver.has_left_sessions
     if driver.is_restarting:

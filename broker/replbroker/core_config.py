@@ -122,6 +122,7 @@ def build_core_config(config: Config, services: CoreServices, *, idle_exit: bool
         install_packages=config.packages.install,
         more_hosts=config.sandbox.more_hosts,
         sessions_outlive=config.broker.orphan_ttl_ms > 0,
+        hibernate_after_ms=config.session.hibernate_after_ms,
     )
 
 

@@ -158,6 +158,7 @@ class CoreDriver:
         lost = self._core.restore(saved, frozenset(each.worker for each in alive), time.monotonic())
         self._on_saved(self._targets.journal.start(self._core.export, alive, self._core.export_keys))
         launcher.remove_closed_packages()
+        launcher.remove_stored(self._core.stored_files())
         return lost
 
     def start(self) -> None:

@@ -15,8 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from replbroker.core.records import KeyHistory, Record, SavedState, WorkerRecord
-from replbroker.endpoints import acquire_endpoint_lock
-from replbroker.journal_lines import VERSION, CorruptJournal, JournalHeader, encode_line, read_journal
+from replbroker.endpoints import StartError, acquire_endpoint_lock
+from replbroker.journal_lines import (
+    VERSION,
+    CorruptJournal,
+    JournalHeader,
+    NewerJournal,
+    encode_line,
+    read_journal,
+)
+from replbroker.launch.worker_handle import boot_id
 
 _MIN_APPENDED_BYTES = 16 << 20  # before the file is written anew
 
@@ -39,7 +47,7 @@ class Journal:
         self.path = Path(state_dir) / f"sessions-{name}.ndjson"
         self._lock = acquire_endpoint_lock(f"{self.path}.lock", timeout_s, endpoint)
         self._unix_time = unix_time
-        self._header = JournalHeader(VERSION, os.getpid(), 0, 1)
+        self._header = JournalHeader(VERSION, os.getpid(), 0, 1, boot=boot_id())
         self._export: Callable[[], tuple[int, list[Record]]] = lambda: (0, [])
         self._export_keys: Callable[[], KeyHistory] = KeyHistory
         self._workers: dict[int, WorkerRecord] = {}
@@ -54,6 +62,9 @@ class Journal:
 
         Returns:
             What it saved, and what is wrong with the file, if anything is.
+
+        Raises:
+            StartError: A newer version has written it, whose sessions this one would lose.
         """
         damage = None
         try:
@@ -65,8 +76,12 @@ class Journal:
                 saved = saved._replace(keys=KeyHistory())
         except FileNotFoundError:
             saved = SavedState(0, [])
+        except NewerJournal as newer:
+            hint = "start the newer one, or move the file away, which loses its sessions"
+            raise StartError(f"a newer replctl has left its sessions here: {newer}; {hint}") from None
         except (OSError, CorruptJournal) as error:
             saved, damage = SavedState(int(self._unix_time / 60), []), f"{self.path}: {error}"
+        saved = saved._replace(machine_restarted=saved.boot not in ("", self._header.boot))
         self._header.generation, self._header.last_worker = saved.generation + 1, saved.last_worker
         return saved, damage
 

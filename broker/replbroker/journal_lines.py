@@ -22,7 +22,8 @@ from replbroker.core.records import (
     WorkerRecord,
 )
 
-VERSION = 2
+VERSION = 3
+_SINCE_JOURNALS = 2  # before, it was a list of sessions
 _MAX_BYTES = 1 << 30  # no broker writes a longer file
 _MAX_EPOCH = 2**31  # no broker reaches it; epochs counted on from here still fit the wire
 _CHECKSUM_CHARS = 9  # eight digits and a space
@@ -38,6 +39,7 @@ class JournalHeader(msgspec.Struct):
     private_dir: str | None = None
     last_worker: int = 0
     keys: KeyHistory = KeyHistory()
+    boot: str = ""
 
 
 _NO_KEYS = KeyHistory()
@@ -49,6 +51,10 @@ _decode_old_record = msgspec.json.Decoder(SessionRecord).decode
 
 class CorruptJournal(Exception):
     """The file exists, and cannot be read as a journal."""
+
+
+class NewerJournal(Exception):
+    """A newer version has written the file."""
 
 
 class JournalState:
@@ -154,7 +160,8 @@ def read_journal(path: Path) -> tuple[SavedState, int]:
 
     Raises:
         OSError: The file cannot be read.
-        CorruptJournal: It is not a journal of this user, or that of a newer version.
+        CorruptJournal: It is not a journal of this user.
+        NewerJournal: It is that of a newer version.
     """
     first, *lines = _read_file(path).split(b"\n")
     try:
@@ -166,8 +173,10 @@ def read_journal(path: Path) -> tuple[SavedState, int]:
         header = _decode_header(_unwrap(first))
     except (ValueError, msgspec.MsgspecError) as error:
         raise CorruptJournal(str(error)) from None
-    if header.version != VERSION:
-        raise CorruptJournal(f"of version {header.version}: a newer replctl has written it, start that one")
+    if header.version > VERSION:
+        raise NewerJournal(f"{path} has version {header.version}, and this replctl reads version {VERSION}")
+    if header.version < _SINCE_JOURNALS:
+        raise CorruptJournal(f"of version {header.version}")
     if not 0 <= header.floor < _MAX_EPOCH:
         raise CorruptJournal("an epoch out of bounds")
     if not lines:
@@ -179,12 +188,12 @@ def read_journal(path: Path) -> tuple[SavedState, int]:
         except (ValueError, msgspec.MsgspecError):
             damaged += 1
     saved = state.build(header.floor, header.generation, header.private_dir, header.last_worker, header.keys)
-    return saved, damaged
+    return saved._replace(boot=header.boot), damaged
 
 
 def open_sessions(path: Path) -> set[str]:
     """Return the ids of the sessions that are open by a journal; none where it cannot be read."""
     try:
         return {each.id for each in read_journal(path)[0].sessions if each.open}
-    except (OSError, CorruptJournal):
+    except (OSError, CorruptJournal, NewerJournal):
         return set()

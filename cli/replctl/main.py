@@ -59,6 +59,7 @@ COMMANDS = {
     "mode": CommandEntry("replctl.commands.sessions:mode", "Switch plan mode on or off."),
     "share": CommandEntry("replctl.commands.sessions:share", "Share a session with others."),
     "transfer": CommandEntry("replctl.commands.sessions:transfer", "Transfer a session to another owner."),
+    "hibernate": CommandEntry("replctl.commands.sessions:hibernate", "End a session's processes until its next eval."),
     "reset": CommandEntry("replctl.commands.sessions:reset", "Restart a session; variables are lost."),
     "close": CommandEntry("replctl.commands.sessions:close", "Close sessions."),
     "status": CommandEntry("replctl.commands.broker:status", "Show whether a broker is running, and its counters."),

@@ -24,7 +24,7 @@ from replbroker.core.limits.quotas import (
 )
 from replbroker.core.records import SavedState, SessionRecord
 from replbroker.core.sessions.eval_task import EvalTask
-from replbroker.core.sessions.session import ADOPTING, BUSY, IDLE, STARTING, TRANSITIONS, VACANT, Session
+from replbroker.core.sessions.session import ADOPTING, BUSY, HIBERNATED, IDLE, STARTING, TRANSITIONS, VACANT, Session
 from replbroker.core.state import BrokerState
 from replbroker.journal_lines import JournalState
 from replwire.events import EvalAccepted, EvalFinished, Event, SessionClosed
@@ -111,7 +111,7 @@ class CheckedHarness(CoreHarness):
         self.closed: set[str | None] = set()
         self.speaker: tuple[int, int] | None = None  # the worker that speaks, and its session's epoch
         self.memory_reported_at = 0.0
-        super().__init__(auto=False, warm=WARM, hooks=True, checkpoints=True, **LIMITS)
+        super().__init__(auto=False, warm=WARM, hooks=True, checkpoints=True, hibernate_after_ms=20_000, **LIMITS)
 
     def build_core(self) -> BrokerCore:
         core = super().build_core()
@@ -290,7 +290,9 @@ def _charges(harness: CheckedHarness, sessions: list[Session]) -> None:
 def _session(session: Session) -> None:
     running = session.running
     is_sent = running is not None and running.state is EvalTask.RUNNING
-    assert session.state in ((BUSY, ADOPTING) if is_sent else (VACANT, STARTING, ADOPTING, IDLE))
+    assert session.state in ((BUSY, ADOPTING) if is_sent else (VACANT, HIBERNATED, STARTING, ADOPTING, IDLE))
+    assert session.state != HIBERNATED or (session.hibernated is not None and session.worker is None)
+    assert session.hibernated is None or session.state in (HIBERNATED, STARTING)
     assert session.state in {before for before, _ in TRANSITIONS}
     assert session.state != VACANT or (session.worker is None and running is None)
     assert session.state != IDLE or (session.worker is not None and running is None)

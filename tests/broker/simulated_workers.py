@@ -72,7 +72,7 @@ class SimulatedWorkers(RuleBasedStateMachine):
     def _answer(self, ask: tuple[FakeWorker, str, int], outcome: int) -> None:
         worker, request_id, route = ask
         self.answered.add((worker.number, route))
-        if outcome == Outcome.OK and worker.op_of(request_id) == "clone":
+        if outcome == Outcome.OK and worker.op_of(request_id) in ("clone", "hibernate"):
             path = f"/shelf/{len(self.answered)}"
             if self.harness.effects_left is None:  # else nobody may have heard of it: it is swept with its worker
                 self.paths.add(path)

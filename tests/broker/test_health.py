@@ -136,7 +136,7 @@ def test_the_wall_clock_may_be_set_without_harm() -> None:
 
 def test_no_move_leaves_a_closed_session_and_every_state_can_be_closed() -> None:
     states = {before for before, _ in TRANSITIONS} | set(TRANSITIONS.values())
-    assert states == {"vacant", "starting", "adopting", "idle", "busy", "closed"}
+    assert states == {"vacant", "hibernated", "starting", "adopting", "idle", "busy", "closed"}
     assert {before for before, _ in TRANSITIONS} == states - {"closed"}
     assert {before for before, move in TRANSITIONS if move == "close"} == states - {"closed"}
 

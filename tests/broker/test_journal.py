@@ -25,7 +25,7 @@ from replbroker.core.records import (
 )
 from replbroker.endpoints import StartError
 from replbroker.journal import Journal
-from replbroker.journal_lines import open_sessions, read_journal, wrap
+from replbroker.journal_lines import JournalHeader, encode_line, open_sessions, read_journal, wrap
 from replwire.identities import Principal
 
 NOW = 1_800_000_000.0
@@ -149,10 +149,24 @@ def test_the_sessions_of_an_older_version_are_read_and_lost(file: Journal) -> No
 
 
 def test_the_journal_of_a_newer_version_is_refused_in_words(file: Journal) -> None:
-    file.path.write_bytes(wrap(b'{"version":3,"pid":1,"floor":0}'))
-    saved, damage = file.read_previous()
-    assert saved == SavedState(MINUTES, [])
-    assert "a newer replctl has written it" in (damage or "")
+    newer = wrap(b'{"version":4,"pid":1,"floor":0}')
+    file.path.write_bytes(newer)
+    with pytest.raises(StartError, match="a newer replctl has left its sessions here"):
+        file.read_previous()
+    assert file.path.read_bytes() == newer
+    assert open_sessions(file.path) == set()
+
+
+def test_the_journal_of_the_version_before_is_read(file: Journal) -> None:
+    file.path.write_bytes(wrap(b'{"version":2,"pid":1,"floor":3}') + encode_line(record(name="work")))
+    assert [each.name for each in read(file).sessions] == ["work"]
+
+
+def test_a_restart_of_the_machine_is_noticed(file: Journal) -> None:
+    file.start(lambda: (0, []))
+    assert not file.read_previous()[0].machine_restarted
+    file.path.write_bytes(encode_line(JournalHeader(3, 1, 0, boot="another")))
+    assert file.read_previous()[0].machine_restarted
 
 
 @pytest.mark.parametrize(

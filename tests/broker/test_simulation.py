@@ -103,6 +103,10 @@ class BrokerMachine(SimulatedWorkers):
     def saves(self, peer: int, pick: int) -> None:
         self.harness.send("save", self.peers[peer], session=self._some_session(pick))
 
+    @rule(peer=PEERS, pick=PICK)
+    def hibernates(self, peer: int, pick: int) -> None:
+        self.harness.send("hibernate", self.peers[peer], session=self._some_session(pick))
+
     @rule(peer=PEERS, cut=st.integers(0, 3), name=NAMES | st.none())
     def opens_a_saved_session(self, peer: int, cut: int, name: str | None) -> None:
         file = build_file()

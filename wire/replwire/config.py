@@ -216,6 +216,7 @@ def _build_config(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     except ValueError as error:
         source = sources["secrets"]
         raise ConfigError(f"{source}: {error}", source, "secrets") from None
+    _check_hibernation(config, sources)
     try:
         policy = config.sandbox.policy()
     except ValueError as error:
@@ -225,6 +226,19 @@ def _build_config(merged: dict[str, Any], sources: dict[str, str]) -> Config:
     if policy.profile != "off":
         _check_agents(policy, config.agents, sources.get("agents", "settings"))
     return config
+
+
+def _check_hibernation(config: Config, sources: dict[str, str]) -> None:
+    """Check that sessions are hibernated before they are closed.
+
+    Raises:
+        ConfigError: they are not
+    """
+    after, closed = config.session.hibernate_after_ms, config.limits.session_idle_timeout_ms
+    if after and 0 < closed <= after:
+        key = "session.hibernate-after-ms"
+        err = f"{key}: {after} is not less than limits.session-idle-timeout-ms = {closed}, which closes sessions first"
+        raise ConfigError(f"{sources.get(key, 'settings')}: {err}", sources.get(key, "settings"), key)
 
 
 def _check_agents(policy: Policy, agents: list[AgentEntry], source: str) -> None:

@@ -214,6 +214,10 @@ class SessionSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid
         bool,
         documented("checkpoints keep the files of the session's directory too, and a rollback brings them back"),
     ] = False
+    hibernate_after_ms: Annotated[
+        int,
+        documented("idle time, in ms, after which a session is hibernated; 0: never", low=0, high=365 * 86_400_000),
+    ] = 0
 
 
 class PackagesSection(_Section, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):

@@ -139,6 +139,16 @@ class SnapshotSource(msgspec.Struct, frozen=True):
     version: str | None = None
 
 
+class HibernatedState(msgspec.Struct, frozen=True):
+    """The variables of a hibernated session: a snapshot in a file, and what it lacks. `since` is in Unix seconds."""
+
+    path: str
+    since: float
+    count: int
+    bytes: int
+    skipped: list[SkippedName] = []
+
+
 class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     """Body of ASSIGN. `lost_cause` says how the session lost its previous worker; reported once."""
 
@@ -152,6 +162,7 @@ class AssignBody(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: bool = False
     cwd_needed: bool = True  # False: the session may start without it
     restore: SnapshotSource | None = None
+    hibernated: HibernatedState | None = None  # what the session begins with again
     network: NetworkRules | None = None  # what it may reach by list
     checkpoints: Checkpoints = "auto"
     checkpoint_files: bool = False

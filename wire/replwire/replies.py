@@ -125,12 +125,22 @@ class HistoryEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     undone: bool = False
 
 
+class HibernatedEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
+    """The stored variables of a hibernated session. `since` is ISO 8601, UTC."""
+
+    since: str
+    count: int
+    bytes: int
+    skipped: list[SkippedName] = []
+
+
 class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     """A session in `ls-sessions`. Times are ISO 8601, UTC; `created-at` is in Unix seconds.
 
     `ref` identifies this session in requests of this client: its name, `OWNER/NAME`, or its id. `worker-epoch` is the
-    epoch in which its worker was started: in the epochs since then it has gone back to checkpoints, but lost nothing
-    else. `branch-of` is the id of the session that it began as a copy of.
+    epoch since which it has its variables: in those after it, it has gone back to checkpoints or was hibernated, but
+    lost nothing else. `branch-of` is the id of the session that it began as a copy of. A `hibernated` one has no
+    process: its variables are stored, and the next eval brings them back.
     """
 
     session: str
@@ -150,6 +160,7 @@ class SessionEntry(msgspec.Struct, frozen=True, kw_only=True, rename="kebab"):
     ref: str
     worker_epoch: int = 1
     branch_of: str | None = None
+    hibernated: HibernatedEntry | None = None
     project: str | None = None
     environment: str | None = None
     session_mode: str = "normal"
@@ -225,8 +236,8 @@ class Reply(msgspec.Struct, kw_only=True, rename="kebab", omit_defaults=True):
     state: Annotated[
         str | None,
         documented(
-            "`kept`, `rolled-back` or `lost`: whether the variables from before this request still exist. "
-            "`rolled-back`: those of the checkpoint `checkpoint`"
+            "`kept`, `rolled-back`, `restored` or `lost`: whether the variables from before this request still exist. "
+            "`rolled-back`: those of the checkpoint `checkpoint`. `restored`: those of a snapshot; see `not-restored`"
         ),
     ] = None
     cause: Annotated[str | None, documented("cause of a worker's death, in words")] = None

@@ -18,7 +18,7 @@ from replwire.replies import SkippedName
 
 FORMAT_VERSION: Final = 1
 MAX_HEADER_BYTES: Final = 64 * 1024
-_MAGIC: Final = b"replctl session "
+MAGIC: Final = b"replctl session "
 _CHECKSUM: Final = b"sha256 "
 CHECKSUM_BYTES: Final = len(_CHECKSUM) + 64 + 1
 _MAX_DIGITS: Final = 10
@@ -55,7 +55,7 @@ def encode_header(header: SnapshotHeader) -> bytes:
 
 
 def _lines(header: SnapshotHeader) -> bytes:
-    return b"%s%d\n%s\n" % (_MAGIC, FORMAT_VERSION, msgspec.json.encode(header))
+    return b"%s%d\n%s\n" % (MAGIC, FORMAT_VERSION, msgspec.json.encode(header))
 
 
 def decode_header(data: bytes) -> tuple[SnapshotHeader, int]:
@@ -70,9 +70,9 @@ def decode_header(data: bytes) -> tuple[SnapshotHeader, int]:
     Raises:
         SnapshotRefused: It is no such file, of another format version, or damaged.
     """
-    end = data.find(b"\n", 0, len(_MAGIC) + _MAX_DIGITS + 1)
-    version = data[len(_MAGIC) : end]
-    if not data.startswith(_MAGIC) or end < 0 or not version.isdigit():
+    end = data.find(b"\n", 0, len(MAGIC) + _MAX_DIGITS + 1)
+    version = data[len(MAGIC) : end]
+    if not data.startswith(MAGIC) or end < 0 or not version.isdigit():
         raise SnapshotRefused("not a session saved by replctl")
     if int(version) != FORMAT_VERSION:
         raise SnapshotRefused(

@@ -12,6 +12,7 @@ from replworker.link import BrokerLink
 from replworker.reply_sender import ReplySender
 from replworker.session_network import SessionNetwork
 from replworker.session_streams import SessionStreams
+from replworker.snapshots import failure_of
 
 
 class SessionAdoption:
@@ -92,4 +93,4 @@ class SessionAdoption:
                 self._replies.send_result(record)
         elif not self._checkpoints.requests.resend(eval_id) and (clone := self._streams.evals.dropped) is not None:
             text = "the broker has ended before the copy was used"
-            self._replies.send_error(route, clone.request_id, "clone-failed", text)
+            self._replies.send_error(route, clone.request_id, failure_of(clone.op), text)

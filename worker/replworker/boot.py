@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import glob
 import os
 import resource
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -55,7 +56,7 @@ from replworker.session import WorkerSession
 from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import SandboxRequest, SessionSandbox, prepare_sandbox
 from replworker.session_settings import WorkerSettings
-from replworker.snapshots import remove_stale_snapshots
+from replworker.snapshots import remove_stale_snapshots, remove_unused
 
 START_ERRORS = (EnvironmentUnavailable, SandboxUnavailable, DirectoryRefused, OSError)
 _OOM_SCORE = 250  # between the broker and interpreters
@@ -246,6 +247,7 @@ def build_loop(
     by_list = sandbox is not None and sandbox.policy.network == "list"
     settings = WorkerSettings(
         _snapshots_dir(args.directory),
+        _hibernated_dir(args.directory, args.journal),
         args.load_paths,
         GrantResolver(args.identities),
         sandbox,
@@ -333,8 +335,14 @@ def delete_packages(directory: str, cache_bytes: int) -> list[str]:
 
 def remove_stale_state(directory: str) -> None:
     """Remove files of killed workers from the broker's state directory."""
-    remove_stale_snapshots(_snapshots_dir(directory))
+    for place in (_snapshots_dir(directory), *glob.glob(_hibernated_dir(directory, "*"))):
+        remove_stale_snapshots(place)
     remove_placeholders(_placeholders_dir(directory))
+
+
+def remove_stored_snapshots(directory: str, journal: str, used: Collection[str]) -> None:
+    """Remove files with the variables of hibernated sessions of a broker that are not among the used ones."""
+    remove_unused(_hibernated_dir(directory, journal), used)
 
 
 def _environments_dir(directory: str) -> str:
@@ -343,6 +351,11 @@ def _environments_dir(directory: str) -> str:
 
 def _placeholders_dir(directory: str) -> str:
     return f"{directory}/held"
+
+
+def _hibernated_dir(directory: str, journal: str) -> str:
+    """Return where variables of hibernated sessions are: apart for each broker that shares the state directory."""
+    return f"{directory}/hibernated/{os.path.basename(journal).removesuffix('.ndjson')}"
 
 
 def _snapshots_dir(directory: str) -> str:

@@ -26,7 +26,7 @@ from replworker.runtimes.interpreter_process import InterpreterProcess
 from replworker.saved_snapshots import SavedSnapshots
 from replworker.session_settings import WorkerSettings
 from replworker.session_streams import SessionStreams
-from replworker.snapshots import SnapshotTransfer
+from replworker.snapshots import SnapshotTransfer, failure_of
 
 _RESEND_S = 0.5  # user code may catch the first interrupt inside a library, so a second is sent
 _HINT_BYTES = 2000  # end of stderr or traceback that is searched for the reason of a failure
@@ -89,7 +89,8 @@ class EvalRunner:
             "env": self._handle_packages,
             "checkpoint": checkpoints.requests.handle_checkpoint,
             "branch": checkpoints.requests.handle_branch,
-            **dict.fromkeys(("clone", "clone-session"), self._handle_clone),
+            **dict.fromkeys(("clone", "clone-session"), lambda header, body: self._handle_copy("clone", header, body)),
+            "hibernate": lambda header, body: self._handle_copy("hibernate", header, body),
             "save": self._handle_save,
         }
 
@@ -208,8 +209,8 @@ class EvalRunner:
         result = build_package_result(record, error, self._replies.epoch, self._checkpoints.take_report())
         self._end(record, result.done, None, result.outcome)
 
-    def _handle_clone(self, header: Header, body: bytes) -> None:
-        record = self._begin(header, _decode_clone(body).id, "clone")
+    def _handle_copy(self, op: str, header: Header, body: bytes) -> None:
+        record = self._begin(header, _decode_clone(body).id, op)
 
         def on_end(error: str | None) -> None:
             self._timers.cancel(record.resend_timer)
@@ -217,9 +218,9 @@ class EvalRunner:
                 self._streams.evals.drop()
             else:
                 text = f"the session cannot be copied: {error}"
-                self._end_without_running(record, RequestError("clone-failed", text))
+                self._end_without_running(record, RequestError(failure_of(op), text))
 
-        number = self._snapshots.dump(header.route, self._streams.limits.max_snapshot_bytes, on_end)
+        number = self._snapshots.dump(op, header.route, self._streams.limits.max_snapshot_bytes, on_end)
         record.request_number = number or record.request_number
 
     def _handle_save(self, header: Header, body: bytes) -> None:

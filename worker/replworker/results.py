@@ -28,6 +28,7 @@ class StateReport(NamedTuple):
     state: str = "kept"
     cause: str | None = None
     checkpoint: int | None = None
+    not_restored: list[str] = []  # noqa: RUF012 - never changed
 
 
 def build_result(
@@ -150,6 +151,7 @@ def _final_reply(job: EvalRecord, epoch: int, report: StateReport, dropped: int)
         state=report.state,
         cause=report.cause,
         checkpoint=report.checkpoint,
+        not_restored=report.not_restored or None,
         duration_ms=round((time.monotonic() - job.started) * 1000, 3),
         truncated=True if dropped else None,
         dropped_bytes=dropped or None,

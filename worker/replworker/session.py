@@ -49,7 +49,7 @@ from replworker.session_network import SessionNetwork
 from replworker.session_sandbox import enter_directory
 from replworker.session_settings import BranchOrigin, WorkerSettings, interpreter_limits
 from replworker.session_streams import SessionStreams
-from replworker.snapshots import SnapshotTransfer, package_directory
+from replworker.snapshots import SnapshotTransfer, package_directory, snapshot_of
 from replworker.stdin_requests import answer_stdin
 
 _TIDY_S = 0.05  # after the assignment, when its first eval has probably ended
@@ -99,7 +99,9 @@ class WorkerSession:
         self._assignment: AssignBody | None = None
         self._notice: str | None = None  # why there is no working directory although one was requested
         self.streams = streams = SessionStreams(process, replies, limits)
-        self._snapshots = SnapshotTransfer(replies, interpreter, settings.snapshots, package_directory("dill"))
+        self._snapshots = SnapshotTransfer(
+            replies, interpreter, settings.snapshots, settings.hibernated, package_directory("dill")
+        )
         self._saved = saved = SavedSnapshots(
             interpreter, replies, timers, settings.snapshots, package_directory("dill")
         )
@@ -293,15 +295,19 @@ class WorkerSession:
     def _on_assign_reply(self, event: frames.FrameEvent) -> None:
         assert isinstance(event, frames.AssignedFrame)
         assert self._assignment is not None
-        if event.error is None and self._assignment.restore is not None:
-            self._snapshots.restore(self._assignment.restore, self._on_restored)
+        source = snapshot_of(self._assignment)
+        if event.error is None and source is not None:
+            self._snapshots.restore(source, self._on_restored)
         else:
             self._send_assigned(event.error)
 
     def _on_restored(self, event: frames.DumpedFrame) -> None:
-        source, ready = self._assignment.restore if self._assignment is not None else None, self._interpreter.ready
+        assert self._assignment is not None
+        source, ready = snapshot_of(self._assignment), self._interpreter.ready
         assert source is not None
         assert ready is not None
+        if self._assignment.hibernated is not None:
+            self._checkpoints.note_resumed(self._assignment.hibernated, event.skipped)
         if source.version not in (None, ready.version):
             notice = f"the snapshot was saved by {ready.runtime} {source.version}, this is {ready.version}"
             self._notice = "; ".join(filter(None, (self._notice, notice)))

@@ -34,6 +34,7 @@ class WorkerSettings(NamedTuple):
     """Settings of a worker from the broker's config."""
 
     snapshots: str  # directory
+    hibernated: str  # directory of snapshots of hibernated sessions
     load_paths: tuple[str, ...]
     grants: GrantResolver
     sandbox: SessionSandbox | None

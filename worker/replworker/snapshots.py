@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
-from replwire.link import FrameKind, SnapshotBody, SnapshotSource, encode
+from replwire.link import AssignBody, FrameKind, SnapshotBody, SnapshotSource, encode
 from replwire.private_directories import make_private_directory
 from replworker.interpreter import Interpreter
 from replworker.reply_sender import ReplySender
@@ -24,23 +24,42 @@ from replworker.sandbox import bounded_read
 
 
 class SnapshotTransfer:
-    """Writes and reads snapshots of one interpreter. `directory` is their directory, `dill` where dill is installed."""
+    """Writes and reads snapshots of one interpreter.
 
-    def __init__(self, replies: ReplySender, interpreter: Interpreter, directory: str, dill: str) -> None:
+    Args:
+        voice: sends what was written to the broker
+        interpreter: the interpreter
+        directory: where snapshots for clones are
+        hibernated: where those of hibernated sessions are
+        dill: where dill is installed
+    """
+
+    def __init__(
+        self, replies: ReplySender, interpreter: Interpreter, directory: str, hibernated: str, dill: str
+    ) -> None:
         self._replies = replies
         self._interpreter = interpreter
-        self._directory = directory
+        self._directories = {"clone": directory, "hibernate": hibernated}
         self._dill = dill
 
-    def dump(self, route: int, most: int, ended: Callable[[str | None], None]) -> int | None:
-        """Request a snapshot; `ended` gets None, or why it failed. Return the request number, if any."""
+    def dump(self, op: str, route: int, most: int, ended: Callable[[str | None], None]) -> int | None:
+        """Request a snapshot; `ended` gets None, or why it failed. Return the request number, if any.
+
+        Args:
+            op: what it is for: `clone` or `hibernate`
+            route: route of the request
+            most: its largest size in bytes
+            ended: called at the end
+        """
+        directory = self._directories[op]
         if not self._interpreter.supports("dump"):
             ended("this runtime cannot be copied")
             return None
         try:
-            make_private_directory(self._directory)
+            make_private_directory(os.path.dirname(directory))
+            make_private_directory(directory)
             name = secrets.token_hex(16)
-            begun, path = f"{self._directory}/{os.getpid()}-{name}", f"{self._directory}/{name}"
+            begun, path = f"{directory}/{os.getpid()}-{name}", f"{directory}/{name}"
             fd = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             ended(f"cannot create a file for the snapshot: {error.strerror}")
@@ -108,6 +127,25 @@ def _read_text(fd: int, source: SnapshotSource) -> str:
     os.lseek(fd, source.offset, os.SEEK_SET)
     data = bounded_read.read_bounded(fd, MAX_FRAME_BYTES, "the snapshot")
     return data[: source.size].decode("utf-8", "replace")
+
+
+def snapshot_of(assignment: AssignBody) -> SnapshotSource | None:
+    """Return the snapshot that a session begins with, or None."""
+    stored = assignment.hibernated
+    return assignment.restore if stored is None else SnapshotSource(stored.path)
+
+
+def failure_of(op: str) -> str:
+    """Return the fault of a request for a snapshot that fails."""
+    return "snapshot-failed" if op == "hibernate" else "clone-failed"
+
+
+def remove_unused(directory: str, used: Collection[str]) -> None:
+    """Remove complete files that nobody uses."""
+    for file in Path(directory).glob("*"):
+        if "-" not in file.name and str(file) not in used:
+            with suppress(OSError):
+                file.unlink()
 
 
 def remove_stale_snapshots(directory: str) -> None:

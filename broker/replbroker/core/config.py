@@ -47,6 +47,7 @@ class CoreConfig:
         install_packages: Whether sessions may install packages, where an agent has no rule of its own.
         more_hosts: Whether sessions may be allowed more hosts, likewise.
         sessions_outlive: Whether workers wait for another broker when this one ends.
+        hibernate_after_ms: Time without an eval after which a session is hibernated; 0 for never.
     """
 
     limits: Limits
@@ -75,6 +76,7 @@ class CoreConfig:
     install_packages: PermissionRule = "allow"
     more_hosts: PermissionRule = "deny"
     sessions_outlive: bool = False
+    hibernate_after_ms: int = 0
 
     def rule_for(self, request: Request) -> AgentRule | None:
         """Return the rule for the agent of a request."""

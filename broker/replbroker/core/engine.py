@@ -36,6 +36,7 @@ from replwire.ext.verdicts import HookRequest, Verdict
 from replwire.faults import RequestError, clip
 from replwire.limits import Limits
 from replwire.network import TrafficRecord
+from replwire.ops import Hibernate
 from replwire.requests import parse, to_request, unknown_fields
 
 
@@ -49,7 +50,10 @@ class BrokerCore:
         self._operations = OperationDispatcher(self.state, self.scheduler)
         self._memory_pressure = MemoryPressure(self.state, self.scheduler.teardown)
         self._worker_protocol = WorkerProtocol(self.state, self.scheduler, self._memory_pressure)
-        self._maintenance = Maintenance(self.state, self.scheduler, self._admission, self._operations.shutdown)
+        operations = self._operations
+        self._maintenance = Maintenance(
+            self.state, self.scheduler, self._admission, operations.shutdown, operations.hibernation
+        )
         self._version = dict(config.versions).get("replctl", "")
 
     def start(self, now: float) -> list[Effect]:
@@ -81,6 +85,10 @@ class BrokerCore:
         """
         self.state.clock.now = now
         return Restoration(self.state, self.scheduler).restore(saved, alive, now)
+
+    def stored_files(self) -> frozenset[str]:
+        """Return the files with the variables of hibernated sessions."""
+        return frozenset(each.hibernated.path for each in self.state.sessions if each.hibernated is not None)
 
     def export(self) -> tuple[int, list[Record]]:
         """Return everything that a broker after this one needs: the floor of epochs, and records."""
@@ -232,7 +240,9 @@ class BrokerCore:
         try:
             prepared = self._worker_protocol.handle(worker, frame, now)
             if isinstance(prepared, SnapshotReady):
-                self._operations.clones.on_snapshot(prepared.task, prepared.body, now)
+                is_own = isinstance(prepared.task.request, Hibernate)
+                taker = self._operations.hibernation if is_own else self._operations.clones
+                taker.on_snapshot(prepared.task, prepared.body, now)
             elif prepared is not None:
                 self._operations.branches.on_branched(prepared.task, prepared.body, now)
         except (ValueError, msgspec.MsgspecError) as error:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from replbroker.core.admission.admission import Admission
 from replbroker.core.limits.time_limits import sweep_pace
+from replbroker.core.operations.hibernation import Hibernation
 from replbroker.core.operations.shutdown import ShutdownSequence
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
-from replbroker.core.sessions.session import IDLE, VACANT
+from replbroker.core.sessions.session import HIBERNATED, IDLE, VACANT
 from replbroker.core.state import BrokerState
 
 
@@ -14,19 +15,26 @@ class Maintenance:
     """Sweeps at a pace derived from the limits."""
 
     def __init__(
-        self, state: BrokerState, scheduler: EvalScheduler, admission: Admission, shutdown: ShutdownSequence
+        self,
+        state: BrokerState,
+        scheduler: EvalScheduler,
+        admission: Admission,
+        shutdown: ShutdownSequence,
+        hibernation: Hibernation,
     ) -> None:
         self._state = state
         self._teardown = scheduler.teardown
         self._pool = scheduler.pool
         self._admission = admission
         self._shutdown = shutdown
+        self._hibernation = hibernation
         self._swept_at = self.workers_read_at = state.config.started
         self.set_pace()
 
     def set_pace(self) -> None:
         """Take over limits that have changed."""
-        self._pace_s = sweep_pace(self._state.limits, self._state.config.idle_exit_ms)
+        config = self._state.config
+        self._pace_s = sweep_pace(self._state.limits, config.idle_exit_ms, config.hibernate_after_ms)
 
     def start(self, now: float) -> None:
         """Begin to sweep."""
@@ -52,6 +60,7 @@ class Maintenance:
         self._swept_at = now
         state.deadlines.call_at(now + self._pace_s, self._sweep)
         self._close_idle(now)
+        self._hibernation.hibernate_idle(now)
         for worker in self._pool.missed_heartbeat(self.workers_read_at):
             if worker.number in self._pool.workers:
                 cause = f"silent for {state.limits.worker_silence_ms} ms"
@@ -69,6 +78,6 @@ class Maintenance:
         if not timeout:
             return
         for session in self._state.sessions:
-            idle = session.state in (IDLE, VACANT) and not session.is_occupied and not session.inflight
+            idle = session.state in (IDLE, VACANT, HIBERNATED) and not session.is_occupied and not session.inflight
             if idle and now - session.last_active >= timeout:
                 self._teardown.close(session, f"closed after {timeout:g} s without an eval", now)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from replwire.identities import Principal
-from replwire.link import SnapshotSource
+from replwire.link import HibernatedState, SnapshotSource
 
 
 class SavedSpec(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -31,6 +31,7 @@ class SessionDetails(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     created_at: float
     worker: int | None = None
     worker_epoch: int = 1
+    results_epoch: int = 1
     worker_identity: str = ""
     agent: str | None = None
     max_output_bytes: int = 0  # a rule's, where that is less than the limit
@@ -49,6 +50,7 @@ class SessionDetails(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, 
     lost_cause: str | None = None
     executable: str | None = None
     snapshot: SnapshotSource | None = None
+    hibernated: HibernatedState | None = None
     has_packages: bool = False
     packages_of: str | None = None
     branch_of: str | None = None
@@ -167,6 +169,8 @@ class SavedState(NamedTuple):
         generation: How many brokers there were.
         private_dir: The directory with the workers' socket.
         keys: Which idempotency keys are among the evals.
+        boot: Id of the machine's start at that time; empty if unknown.
+        machine_restarted: Whether the machine has been started since.
     """
 
     floor: int
@@ -177,3 +181,5 @@ class SavedState(NamedTuple):
     generation: int = 0
     private_dir: str | None = None
     keys: KeyHistory = KeyHistory()
+    boot: str = ""
+    machine_restarted: bool = False

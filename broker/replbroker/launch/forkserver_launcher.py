@@ -17,7 +17,7 @@ import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -44,7 +44,7 @@ from replwire.limits import Limits
 from replwire.network import HostLists, TrafficRecord
 from replwire.packages import InstallerSettings
 from replwire.secret_entries import SecretEntry
-from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state
+from replworker.boot import ExternalRuntime, WorkerArgs, main, remove_stale_state, remove_stored_snapshots
 from replworker.boot import list_named_environments as list_named_environments
 from replworker.egress.process import serve as serve_egress
 
@@ -369,6 +369,9 @@ class ForkserverLauncher:
 
     def remove_closed_packages(self) -> None:
         self._package_remover.remove_closed()
+
+    def remove_stored(self, used: Collection[str]) -> None:
+        remove_stored_snapshots(self._settings.state_dir, self._settings.journal, used)
 
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         return self._environment_remover.take_removed()

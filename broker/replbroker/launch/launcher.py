@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple, Protocol
 
 from replbroker.core.effects import WorkerSpec
@@ -99,6 +99,9 @@ class Launcher(DescriptorSource, Protocol):
 
     def remove_closed_packages(self) -> None:
         """Remove the packages of sessions that no journal lists as open, in the background."""
+
+    def remove_stored(self, used: Collection[str]) -> None:
+        """Remove files with the variables of hibernated sessions that no session uses."""
 
     def take_removed_environments(self) -> list[RemovedEnvironment]:
         """Return the environments that were removed, or could not be, since the last call."""

@@ -44,6 +44,7 @@ class PrometheusCollector(Collector):
             "replctl_rollbacks", "sessions that went on from a checkpoint, by reason", "reason", metrics.rollbacks
         )
         yield CounterMetricFamily("replctl_branches", "sessions that began as branches", value=metrics.branches)
+        yield CounterMetricFamily("replctl_hibernations", "sessions that were hibernated", value=metrics.hibernations)
         yield _counters("replctl_refusals", "requests that were refused, by fault", "code", broker.errors)
         yield _gauges("replctl_workers", "worker processes, by state", "state", broker.workers)
         yield GaugeMetricFamily("replctl_sessions", "sessions, including ephemeral ones", value=broker.sessions)

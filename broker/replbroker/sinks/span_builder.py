@@ -96,6 +96,8 @@ class SpanBuilder:
             events.SessionReset: self._on_session_changed,
             events.SessionLost: self._on_session_changed,
             events.SessionRolledBack: self._on_session_changed,
+            events.SessionHibernated: self._on_session_changed,
+            events.SessionResumed: self._on_session_changed,
             events.SessionMoved: self._on_session_changed,
             events.SessionClosed: self._on_session_closed,
             events.WorkerSpawned: self._on_worker_spawned,

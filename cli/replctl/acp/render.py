@@ -159,6 +159,9 @@ def _state(result: Result, had_turns: bool) -> list[str]:
         texts = [f"The session is back at checkpoint {result.checkpoint}{because} (epoch {result.epoch})."]
         texts += [f"Undone evals: {undone}."] if undone else []
         return texts + [f"Not restored: {each}." for each in result.not_restored or []]
+    if result.state == "restored":
+        texts = [f"Variables were restored{because} (epoch {result.epoch})."]
+        return texts + [f"Not restored: {each}." for each in result.not_restored or []]
     if result.created and had_turns:
         return [f"The session no longer existed{because}. This ran in a new one; earlier variables are lost."]
     return []

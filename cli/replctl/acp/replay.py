@@ -35,9 +35,11 @@ def variables_notice(state: dict[str, Any]) -> str | None:
         return f"The session `{state['session']}` is still running, with its variables (epoch {state['epoch']})."
     if state["state"] == "rolled-back":
         return (
-            f"The session `{state['session']}` is still running, but went back to a checkpoint (epoch "
-            f"{state['epoch']}): some of the evals above may be undone, `/jobs` marks them."
+            f"The session `{state['session']}` is still running, but went back to a checkpoint or was hibernated "
+            f"(epoch {state['epoch']}): some of the evals above may be undone, `/jobs` marks them."
         )
+    if state["state"] == "hibernated":
+        return f"The session `{state['session']}` is hibernated: the next prompt brings its variables back."
     if state["state"] == "lost":
         return (
             f"The variables of session `{state['session']}` are lost; the text above is only a transcript. "

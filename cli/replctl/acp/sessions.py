@@ -86,7 +86,7 @@ class AcpSession:
             self.repl_session_id, self.last_turn = entry.session if entry else None, None
 
     def variables_state(self) -> dict[str, Any]:
-        """Return the state of the session's variables: `kept`, `rolled-back`, `lost`, or `new` if there were none."""
+        """Return the state of the session's variables: `kept`, `rolled-back`, `hibernated`, `lost`, or `new`."""
         entry = find_entry(self.repl_session, self.broker_snapshot.sessions)
         if entry is not None:
             self.repl_session_id = entry.session
@@ -98,6 +98,7 @@ class AcpSession:
             epoch, same = self.last_turn.epoch, self.last_turn.home in (None, entry.session)
             alive = same and epoch is not None and epoch >= entry.worker_epoch and entry.state != "vacant"
             state = "lost" if not alive else "kept" if epoch == entry.epoch else "rolled-back"
+            state = "hibernated" if alive and entry.hibernated is not None else state
         cwd = entry.cwd if entry else self.record.cwd
         return {"state": state, "session": self.repl_session, "cwd": cwd, "epoch": entry.epoch if entry else None}
 

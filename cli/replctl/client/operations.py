@@ -128,6 +128,10 @@ class Operations(FileOperations[ReplyT, ResultT]):
 
         return self._perform(snapshots.save_session(session, file))
 
+    def hibernate(self, session: str = DEFAULT_SESSION) -> ReplyT:
+        """Store the session's variables and end its processes until the next eval; `skipped` lists what cannot be."""
+        return self.request("hibernate", session=session)
+
     def reset(self, session: str = DEFAULT_SESSION) -> ReplyT:
         """Replace the session's worker. All variables are lost and `epoch` increases."""
         return self.request("reset", session=session)

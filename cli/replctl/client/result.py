@@ -42,10 +42,10 @@ class Result(msgspec.Struct, kw_only=True, rename="kebab"):
         mime: Rich form of the value, MIME type to data.
         images: Figures that the code drew, each MIME type to data.
         session: The session as named in the request, else its name or id.
-        state: `kept`, `rolled-back` or `lost`: whether earlier variables still exist.
+        state: `kept`, `rolled-back`, `restored` or `lost`: whether earlier variables still exist.
         checkpoint: With `rolled-back`, the number of the checkpoint whose state it is.
         undone_evals: With `rolled-back`, the evals that were undone by it.
-        not_restored: With `rolled-back`, what did not come back, in sentences.
+        not_restored: With `rolled-back` or `restored`, what did not come back, in sentences.
         undone: True if a rollback or a crash has undone this eval since.
         cwd: The session's working directory, in the first reply of a connection and of a session.
     """

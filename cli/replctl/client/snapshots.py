@@ -13,6 +13,7 @@ from replctl.client import flows
 from replctl.client.errors import ReplError
 from replwire.replies import Reply
 from replwire.snapshot_file import (
+    MAGIC,
     MAX_HEADER_BYTES,
     SnapshotChecksum,
     SnapshotHeader,
@@ -66,9 +67,19 @@ def read_header(file: str | os.PathLike[str]) -> SnapshotHeader:
     """Return the description of a saved session. Raises OSError, or ReplError if the file is none."""
     with open(file, "rb", opener=_open_regular) as source:
         try:
-            return decode_header(source.read(MAX_HEADER_BYTES))[0]
+            begin = source.read(len(MAGIC))  # of other files no more is read
+            return decode_header(begin + source.read(MAX_HEADER_BYTES if begin == MAGIC else 0))[0]
         except SnapshotRefused as refused:
             raise ReplError("snapshot-failed", f"the snapshot cannot be used: {refused}") from None
+
+
+def list_saved(directory: str) -> list[tuple[str, SnapshotHeader]]:
+    """Return the saved sessions in a directory, by name of their files. Raises OSError if it cannot be read."""
+    found = []
+    for name in sorted(os.listdir(directory)):
+        with suppress(OSError, ReplError):
+            found.append((name, read_header(f"{directory}/{name}")))
+    return found
 
 
 def _open_regular(path: str, flags: int) -> int:

@@ -25,11 +25,12 @@ TAIL_BYTES = 2000
 
 
 class BrokerReady(msgspec.Struct, frozen=True):
-    """A broker's ready message. `lost_sessions` names those lost with the previous broker."""
+    """A broker's ready message. `lost_sessions` names those lost with the previous broker, for `lost_cause`."""
 
     pid: int
     listening: list[str] = []
     lost_sessions: list[str] = msgspec.field(default_factory=list, name="lost")
+    lost_cause: str = msgspec.field(default="the previous broker ended unexpectedly", name="lost-cause")
     warnings: list[str] = []
 
 

@@ -98,7 +98,7 @@ class CommandContext:
         self.screen.notice(f"started a broker at {where} (pid {started.pid})")
         if started.lost_sessions:
             names = ", ".join(started.lost_sessions)
-            self.screen.notice(f"the previous broker ended unexpectedly; sessions lost with it: {names}")
+            self.screen.notice(f"{started.lost_cause}; sessions lost with it: {names}")
         for warning in started.warnings:
             self.screen.notice(warning)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,13 +33,18 @@ _LINE = 60  # characters of an eval's code that `jobs` shows
 @click.command()
 @click.argument("patterns", nargs=-1, metavar="[PATTERN]...")
 @click.option("-q", "--quiet", is_flag=True, help="Print the names alone, one per line, for other commands.")
+@click.option(
+    "--saved", is_flag=True, help="List variables without a process: hibernated sessions, and files of saved ones here."
+)
 @with_session_filter
 @with_common_options
-def ls(context: CommandContext, patterns: tuple[str, ...], quiet: bool, chosen: SessionFilter) -> None:
+def ls(context: CommandContext, patterns: tuple[str, ...], quiet: bool, saved: bool, chosen: SessionFilter) -> None:
     """List sessions: all, or those whose name matches a PATTERN such as 'train-*'."""
     with context.client() as client:
         sessions = chosen.choose(client.sessions(), patterns)
-    if context.json:
+    if saved:
+        show_saved(context, [each for each in sessions if each.hibernated is not None])
+    elif context.json:
         context.screen.json({"status": ["done"], "sessions": sessions})
     elif quiet:
         for entry in sessions:
@@ -65,6 +71,30 @@ def ls(context: CommandContext, patterns: tuple[str, ...], quiet: bool, chosen: 
                 for entry in sessions
             ),
         )
+
+
+def show_saved(context: CommandContext, hibernated: Sequence[SessionEntry]) -> None:
+    """Print hibernated sessions, and the saved ones in files of the current directory."""
+    from replctl.client.snapshots import list_saved  # hashing and temporary files, which few commands need
+
+    files = list_saved(os.getcwd())
+    if context.json:
+        found = [{"file": name} | msgspec.to_builtins(header) for name, header in files]
+        context.screen.json({"status": ["done"], "sessions": hibernated, "files": found})
+        return
+    rows = [
+        (display_name(each), each.runtime, stored.since[:19], stored.count, stored.bytes, len(stored.skipped), "eval")
+        for each in hibernated
+        if (stored := each.hibernated) is not None
+    ]
+    rows += [
+        (name, each.runtime, each.saved_at[:19], each.count, each.bytes, len(each.skipped), "new NAME --from")
+        for name, each in files
+    ]
+    if rows:
+        context.screen.table(("NAME", "RUNTIME", "SAVED", "VARIABLES", "BYTES", "SKIPPED", "BACK WITH"), rows)
+    else:
+        context.screen.notice("no hibernated session, and no file of a saved one here")
 
 
 def display_name(entry: SessionEntry) -> str:

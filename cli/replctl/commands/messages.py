@@ -97,7 +97,9 @@ def end_notices(result: Result) -> Iterator[str]:
             yield f"earlier state was lost: {cause}; this ran in a fresh worker{_epoch(result)}"
         else:
             yield f"the session had gone back to checkpoint {result.checkpoint} before: {cause}{_epoch(result)}"
-    if result.state == "rolled-back":
+    if result.state == "restored":
+        yield f"variables were restored: {result.cause}{_epoch(result)}"
+    if result.state in ("rolled-back", "restored"):
         yield from rollback_notices(result.undone_evals, result.not_restored)
     if result.undone:
         yield "this eval was undone since: its effects on the session are gone"

@@ -49,7 +49,7 @@ class SessionFilter:
 def with_session_filter(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a filter to a command, which receives it as `chosen`."""
 
-    @click.option("--state", metavar="STATE", help="Only sessions in this state: idle, busy, vacant.")
+    @click.option("--state", metavar="STATE", help="Only sessions in this state: idle, busy, vacant, hibernated.")
     @click.option("--runtime", metavar="NAME", help="Only sessions of this runtime.")
     @click.option("--of-agent", metavar="NAME", help="Only sessions that this agent opened.")
     @click.option("--idle", type=Duration(), help="Only sessions in which nothing has run for so long.")

@@ -1,4 +1,4 @@
-"""Commands on sessions: new, reset, close, interrupt, stdin, clone, mode, share, transfer."""
+"""Commands on sessions: new, reset, close, interrupt, stdin, clone, hibernate, mode, share, transfer."""
 
 from __future__ import annotations
 
@@ -191,6 +191,19 @@ def clone(context: CommandContext, session: str, to: str) -> None:
             context.screen.notice(reply.notice)
         for each in left:
             context.screen.notice(f"not copied: {each.name}: {each.why}")
+
+
+@click.command(cls=SessionCommand)
+@session_argument
+@with_common_options
+def hibernate(context: CommandContext, session: str) -> None:
+    """Store SESSION's variables and end its processes. The next eval brings them back; what cannot be is listed."""
+    with context.client() as client:
+        reply = client.hibernate(session)
+    context.show(reply_fields(reply, "session", "name", "epoch", "state", "count", "bytes", "skipped"))
+    _notice(context, f"stored {count_of(reply.count, 'variable')} ({count_of(reply.bytes, 'byte')}) of {session!r}")
+    for each in reply.skipped or []:
+        _notice(context, f"not stored: {each.name}: {each.why}")
 
 
 @click.command(cls=SessionCommand)

@@ -203,6 +203,9 @@ class EvalRenderer:
                 f"earlier variables are kept (epoch {result.epoch})"
             )
             yield from (f"not restored: {each}" for each in result.not_restored or [])
+        elif result.state == "restored":
+            yield f"state restored: {result.cause}; variables are those of its snapshot (epoch {result.epoch})"
+            yield from (f"not restored: {each}" for each in result.not_restored or [])
         elif status in ("timeout", "interrupted") and not result.ephemeral:
             yield f"state {result.state}"
 

@@ -101,6 +101,12 @@ class TopModel(TopRecords):
             why = one_line(event.get("cause") or "")
             text = f"-- back at checkpoint {event.get('checkpoint')}, epoch {session.epoch}"
             session.output.note(text + (f": {why}" if why else ""), "bold red" if why else "yellow")
+        elif what in ("hibernated", "resumed"):
+            session.epoch = event.get("epoch", session.epoch)
+            session.output.note(f"-- {what}, epoch {session.epoch}", "yellow")
+            if what == "hibernated":
+                session.state, session.running = what, None
+                session.usage.reset()
         elif what == "closed":
             self._drop(session.id)
 

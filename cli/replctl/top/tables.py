@@ -43,7 +43,7 @@ AGENTS = (
     Column("MEM", 5, right=True),
 )
 BLANK = "-"
-_STATES = {"busy": "bold green", "starting": "yellow", "vacant": "dim", "idle": ""}
+_STATES = {"busy": "bold green", "starting": "yellow", "vacant": "dim", "hibernated": "dim", "idle": ""}
 _ENDS = {"ok": "", "error": "red", "died": "bold red", "timeout": "red", "cancelled": "yellow", "refused": "red"}
 
 

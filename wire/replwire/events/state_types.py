@@ -50,6 +50,23 @@ class SessionRolledBack(Event, frozen=True, kw_only=True, rename="kebab", tag="s
     epoch: Annotated[int, documented("the new epoch")]
 
 
+class SessionHibernated(Event, frozen=True, kw_only=True, rename="kebab", tag="session/hibernated"):
+    """The session's variables were stored at the broker, and its processes have ended."""
+
+    epoch: Annotated[int, documented("the new epoch")]
+    count: Annotated[int, documented("variables that were stored")]
+    bytes: int
+    skipped: Annotated[list[str], documented("variables that could not be stored, at most 100")]
+
+
+class SessionResumed(Event, frozen=True, kw_only=True, rename="kebab", tag="session/resumed"):
+    """A hibernated session has its variables again, in a new worker."""
+
+    epoch: int
+    count: Annotated[int, documented("variables that came back")]
+    skipped: Annotated[list[str], documented("variables that did not, at most 100")]
+
+
 class SessionBranched(Event, frozen=True, kw_only=True, rename="kebab", tag="session/branched"):
     """The session was created as a copy of another session at a checkpoint."""
 

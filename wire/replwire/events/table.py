@@ -17,6 +17,8 @@ _ALL: tuple[type[Event], ...] = (
     state_types.SessionForked,
     state_types.SessionSaved,
     state_types.SessionRestored,
+    state_types.SessionHibernated,
+    state_types.SessionResumed,
     state_types.SessionBranched,
     types.SessionBusy,
     types.SessionIdle,

@@ -27,7 +27,7 @@ from replwire.ops.sessions import (
     Share,
     Transfer,
 )
-from replwire.ops.snapshots import GetSnapshot, PutSnapshot, Save
+from replwire.ops.snapshots import GetSnapshot, Hibernate, PutSnapshot, Save
 from replwire.ops.watching import Introspect, Subscribe, Unsubscribe
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "GetFile",
     "GetSnapshot",
     "Hello",
+    "Hibernate",
     "History",
     "Info",
     "Interrupt",
@@ -121,6 +122,7 @@ OPS: dict[str, type[Request]] = {
     "remove-environment": RemoveEnvironment,
     "clone": Clone,
     "save": Save,
+    "hibernate": Hibernate,
     "get-snapshot": GetSnapshot,
     "put-snapshot": PutSnapshot,
     "checkpoint": Checkpoint,

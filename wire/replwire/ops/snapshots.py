@@ -44,6 +44,32 @@ class Save(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
     session: str
 
 
+class Hibernate(QueuedRequest, frozen=True, kw_only=True, rename="kebab"):
+    """Store the session's variables at the broker, and end its processes; the next eval brings them back.
+
+    The reply lists what cannot be stored, with the reason, and so does the first eval after it. Waits for the running
+    eval. Outputs of earlier evals and checkpoints are gone. The session stays open, also across restarts of the host.
+    """
+
+    returns: ClassVar[tuple[str, ...]] = (
+        "session",
+        "name",
+        "epoch",
+        "state",
+        "eval-id",
+        "queue-position",
+        "count",
+        "bytes",
+        "skipped",
+        "duration-ms",
+        "max-eval-time-ms",
+    )
+
+    long: ClassVar[bool] = True
+
+    session: str
+
+
 class GetSnapshot(SessionRequest, frozen=True, kw_only=True, rename="kebab"):
     """Fetch the next part of a saved snapshot, which begins at `offset`.
 

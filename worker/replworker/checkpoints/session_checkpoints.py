@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from replwire.deadlines import Deadlines
 from replwire.limits import Limits
-from replwire.link import AssignBody, FrameKind, ResumeBody, encode
+from replwire.link import AssignBody, FrameKind, HibernatedState, ResumeBody, encode
+from replwire.replies import SkippedName
 from replworker.checkpoints.automatic import AutomaticCheckpoints
 from replworker.checkpoints.file_requests import FileRequests
 from replworker.checkpoints.first_checkpoint import FirstCheckpoint
@@ -64,6 +67,12 @@ class SessionCheckpoints:
             self._report = StateReport("lost", assignment.lost_cause)
         self.requests.assign(assignment, self._reason_for_none(assignment))
         self._automatic.is_on = assignment.checkpoints == "auto" and not self.requests.off
+
+    def note_resumed(self, stored: HibernatedState, skipped: Sequence[SkippedName]) -> None:
+        """Note that the session has its variables from a file, except for some."""
+        since = datetime.fromtimestamp(stored.since, UTC).isoformat(timespec="seconds")
+        missing = [f"{each.name}: {each.why}" for each in (*stored.skipped, *skipped)]
+        self._report = StateReport("restored", f"the session was hibernated at {since}", not_restored=missing)
 
     def _reason_for_none(self, assignment: AssignBody) -> str:
         if assignment.checkpoints == "off":

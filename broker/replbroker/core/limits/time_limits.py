@@ -62,7 +62,8 @@ def time_limit(request: Queueable, limits: Limits, rule: AgentRule | None) -> Ti
     return limit if asked is None or asked == most else limit.with_notice(asked)
 
 
-def sweep_pace(limits: Limits, idle_exit_ms: int) -> float:
+def sweep_pace(limits: Limits, *idle_ms: int) -> float:
     """Return the seconds between two sweeps: a fraction of every time limit that the sweep enforces."""
-    paces = [limits.worker_silence_ms / 3, limits.session_idle_timeout_ms / 4, idle_exit_ms / 4, 15_000]
+    quarters = [each / 4 for each in (limits.session_idle_timeout_ms, *idle_ms)]
+    paces = [limits.worker_silence_ms / 3, *quarters, 15_000]
     return max(0.05, min(pace for pace in paces if pace > 0) / 1000)

@@ -9,28 +9,31 @@ from replbroker.core.effects import WorkerSpec
 from replbroker.core.observing.eval_ends import build_finished, classify_end
 from replbroker.core.observing.event_bus import EventBus
 from replbroker.core.observing.metrics import Metrics
+from replbroker.core.observing.state_event_emitter import StateEventEmitter
 from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.output_summary import OutputSummary, head_utf8
 from replbroker.core.sessions.session import Session
 from replwire import events
 from replwire.faults import RequestError
 from replwire.limits import Limits
-from replwire.link import BranchedBody, FrameKind, Header, Outcome, RolledBackBody, SnapshotBody
+from replwire.link import (
+    FrameKind,
+    Header,
+    Outcome,
+)
 from replwire.ops import Queueable
-from replwire.snapshot_file import SnapshotHeader
 
 _REJECTION_INTERVAL_S = 1.0  # between two events about errors of one kind
 _MAX_REJECTION_KINDS = 1000  # counted at once
 _POLICY_ERRORS = ("forbidden", "plan-mode", "runtime-not-allowed", "path-not-allowed", "unauthorized")
 
 
-class EventEmitter:
+class EventEmitter(StateEventEmitter):
     """Emits events on the bus. Every method is cheap without listeners, and builds constant fields late."""
 
     def __init__(self, bus: EventBus, limits: Limits) -> None:
-        self._bus = bus
+        super().__init__(bus, Metrics())
         self.limits = limits
-        self.metrics = Metrics()
         self._rejections: OrderedDict[tuple[str, str | None], tuple[float, int]] = OrderedDict()
 
     # --- evals ---
@@ -161,34 +164,6 @@ class EventEmitter:
         running = None if session.running is None else session.running.eval_id
         self._bus.emit(events.SessionAdopted, session, epoch=session.epoch, running=running)
 
-    def emit_session_forked(self, session: Session, source: Session, snapshot: SnapshotBody) -> None:
-        """Emit that a session begins with the variables of another."""
-        skipped = [each.name for each in snapshot.skipped]
-        self._bus.emit(events.SessionForked, session, source=source.id, count=snapshot.count, skipped=skipped[:100])
-
-    def emit_session_saved(self, task: EvalTask, count: int, size: int) -> None:
-        """Emit that a snapshot of a session was written, for a client to fetch."""
-        self._bus.emit(
-            events.SessionSaved, task.session, eval=task.eval_id, agent=task.agent_label, count=count, bytes=size
-        )
-
-    def emit_session_restored(self, session: Session, header: SnapshotHeader) -> None:
-        """Emit that a session begins with the variables of a saved one."""
-        skipped = [each.name for each in header.skipped]
-        self._bus.emit(
-            events.SessionRestored,
-            session,
-            source=header.session,
-            saved_at=header.saved_at,
-            count=header.count,
-            skipped=skipped[:100],
-        )
-
-    def emit_session_branched(self, session: Session, source: Session, body: BranchedBody) -> None:
-        """Emit that a session begins as a copy of another."""
-        self.metrics.branches += 1
-        self._bus.emit(events.SessionBranched, session, source=source.id, checkpoint=body.checkpoint, evals=body.evals)
-
     def emit_session_lost(self, session: Session, cause: str, code: str) -> None:
         """Emit that a session has lost its worker, or was reset: its epoch is over."""
         if code == "session-reset":
@@ -196,34 +171,9 @@ class EventEmitter:
         else:
             self._bus.emit(events.SessionLost, session, why=cause, epoch=session.epoch)
 
-    def emit_session_checkpoint(self, task: EvalTask, number: int, name: str | None) -> None:
-        """Emit that a session's state was kept by request."""
-        self._bus.emit(
-            events.SessionCheckpoint,
-            task.session,
-            eval=task.eval_id,
-            agent=task.agent_label,
-            checkpoint=number,
-            name=name,
-        )
-
     def emit_file_written(self, session: Session, agent: str | None, file: str, size: int) -> None:
         """Emit that a client has put a file into a session."""
         self._bus.emit(events.FileWritten, session, agent=agent, file=file, bytes=size)
-
-    def emit_session_rolled_back(self, session: Session, report: RolledBackBody, cause: str | None) -> None:
-        """Emit that a session goes on from a checkpoint: its epoch is over."""
-        self.metrics.rollbacks["request" if cause is None else "crash"] += 1
-        self._bus.emit(
-            events.SessionRolledBack,
-            session,
-            checkpoint=report.checkpoint,
-            name=report.name,
-            undone=report.undone,
-            redone=report.redone,
-            cause=cause,
-            epoch=session.epoch,
-        )
 
     def emit_session_moved(self, session: Session) -> None:
         """Emit that a session has a worker in another environment."""

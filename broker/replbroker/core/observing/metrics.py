@@ -40,6 +40,7 @@ class Metrics:
         self.queue_seconds = Histogram()
         self.worker_starts = Histogram()
         self.branches = 0
+        self.hibernations = 0
         self.rollbacks: Counter[str] = Counter()  # by reason: `request` or `crash`
         self.evals_ended: Counter[str] = Counter()
         self.connections: Counter[str] = Counter()  # of sessions with a list of hosts, by how they ended
@@ -60,6 +61,7 @@ class Metrics:
             "connections": dict(self.connections),
             "network-bytes": dict(self.network_bytes),
             "branches": self.branches,
+            "hibernations": self.hibernations,
             "rollbacks": dict(self.rollbacks),
             "cpu-seconds": {name: round(seconds, 3) for name, seconds in self.cpu_seconds.items()},
             "ran": dict(self.run_seconds.buckets()),

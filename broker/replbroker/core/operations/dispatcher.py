@@ -16,6 +16,7 @@ from replbroker.core.operations.environment_ops import EnvironmentOps
 from replbroker.core.operations.eval_ops import EvalOps
 from replbroker.core.operations.eval_outcomes import EvalOutcomes
 from replbroker.core.operations.extension_ops import ExtensionOps
+from replbroker.core.operations.hibernation import Hibernation
 from replbroker.core.operations.host_ops import HostOps
 from replbroker.core.operations.package_ops import PackageOps
 from replbroker.core.operations.query_ops import QueryOps
@@ -51,6 +52,7 @@ class OperationDispatcher:
         sessions = SessionOps(state, scheduler, factory, PackageOps(state, scheduler, evals))
         watching = SubscriptionOps(state, scheduler.pool)
         self.branches = BranchOps(state, scheduler, factory)
+        self.hibernation = Hibernation(state, scheduler)
         self.clones = CloneOps(state, scheduler, factory)
         self.environments = EnvironmentOps(state, scheduler.pool)
         self.extensions = ExtensionOps(state)
@@ -85,6 +87,7 @@ class OperationDispatcher:
             wire.Clone: self.clones.clone,
             wire.CloneSession: self.clones.clone,
             wire.Save: snapshots.save,
+            wire.Hibernate: self.hibernation.hibernate,
             wire.GetSnapshot: snapshots.get_snapshot,
             wire.PutSnapshot: snapshots.put_snapshot,
             wire.Checkpoint: checkpoints.checkpoint,

@@ -178,7 +178,8 @@ class EvalOps:
     def _check_readable(self, session: Session, task: EvalTask | None, request: wire.Read) -> None:
         if task is None:
             raise RequestError("eval-not-found", f"no eval {request.eval_id} in session {session.label}")
-        if task.state is EvalTask.DONE and (task.epoch < session.worker_epoch or session.worker is None):
+        task.is_unread = False
+        if task.state is EvalTask.DONE and (task.epoch < session.results_epoch or session.worker is None):
             how = f"ended ({' '.join(task.status)})"
             err = f"eval {task.eval_id} {how}; its output was lost with the worker of epoch {task.epoch}"
             raise RequestError("eval-not-found", err, eval_id=task.eval_id, epoch=session.epoch)

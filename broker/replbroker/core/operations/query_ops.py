@@ -10,7 +10,7 @@ from replbroker.core.operations import views
 from replbroker.core.operations.session_factory import SessionFactory
 from replbroker.core.scheduling.eval_scheduler import EvalScheduler
 from replbroker.core.sessions.eval_task import WorkerRequest
-from replbroker.core.sessions.session import VACANT, Session
+from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
 from replwire import ops as wire
 from replwire.faults import RequestError
@@ -60,7 +60,7 @@ class QueryOps:
             return
         query.eval_id = 0
         session.deferred.append(query)
-        if session.state == VACANT:
+        if session.needs_worker:
             self._scheduler.pool.acquire(session, now)
 
     def _timed_out(self, query: WorkerRequest, now: float) -> None:

@@ -29,6 +29,7 @@ _MAX_INSTANCES = 100  # brokers whose clients can be told that an eval did not r
 _LOST = ["done", "error", "worker-lost"]
 _COPIED = (
     "worker_epoch",
+    "results_epoch",
     "offered_to",
     "mode",
     "mode_reason",
@@ -42,6 +43,7 @@ _COPIED = (
     "lost_cause",
     "executable",
     "snapshot",
+    "hibernated",
     "has_packages",
     "packages_of",
     "branch_of",
@@ -145,6 +147,8 @@ class Restoration:
             process = self._processes[details.worker]
             self._scheduler.pool.restore(details.worker, process, session, now)
             self._scheduler.adoption.begin(session, now)
+        elif session.hibernated is not None:
+            session.transition("hibernate")
         return session
 
     def _limits(self, details: SessionDetails) -> Limits:

@@ -176,6 +176,9 @@ class SessionOps:
         if not accepts:
             access.check_owner(session, peer)
         self._check_no_branches(session)
+        if session.hibernated is not None:
+            err = f"session {session.label} is hibernated: its variables would come back with the rights of another"
+            raise RequestError("not-supported", err, hint="run an eval in it first")
         if accepts or access.is_admin(peer):
             to = access.principal_of(peer) if accepts else Principal(identity=request.who)
             self._change_owner(session, peer, to)

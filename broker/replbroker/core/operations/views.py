@@ -11,7 +11,7 @@ from replbroker.core.scheduling.worker_pool import WorkerPool
 from replbroker.core.sessions.eval_task import EvalTask, HistoryItem
 from replbroker.core.sessions.session import Session
 from replbroker.core.state import BrokerState
-from replwire.replies import HistoryEntry, JobEntry, SessionEntry
+from replwire.replies import HibernatedEntry, HistoryEntry, JobEntry, SessionEntry
 
 MAX_IDENTITIES = 100  # shown or counted by name
 
@@ -43,6 +43,7 @@ def session_entry(state: BrokerState, session: Session, now: float, reference: s
         agent=session.agent,
         cwd=session.cwd,
         branch_of=session.branch_of,
+        hibernated=_hibernated(state, session),
         project=session.project,
         environment=session.spec.environment,
         session_mode=session.mode,
@@ -100,6 +101,7 @@ def info(state: BrokerState, session: Session, now: float) -> dict[str, Any]:
         "cwd": session.cwd,
         "project": session.project,
         "branch-of": session.branch_of,
+        "hibernated": _hibernated(state, session),
         "env": [pair.split("=", 1)[0] for pair in session.env],
         "epoch": session.epoch,
         "worker-epoch": session.worker_epoch,
@@ -168,6 +170,14 @@ def quotas(state: BrokerState, identity: str | None = None) -> dict[str, Any]:
         return {identity: state.quotas.show(identity)}
     most = sorted(state.quotas.identities(), key=lambda each: (-state.quotas.used_by(SESSIONS, each), each))
     return {each: state.quotas.show(each) for each in most[:MAX_IDENTITIES]}
+
+
+def _hibernated(state: BrokerState, session: Session) -> HibernatedEntry | None:
+    stored = session.hibernated
+    if stored is None:
+        return None
+    since = state.clock.to_iso(state.clock.from_unix(stored.since))
+    return HibernatedEntry(since=since, count=stored.count, bytes=stored.bytes, skipped=stored.skipped)
 
 
 def _running(session: Session) -> int | None:

@@ -14,7 +14,7 @@ from replbroker.core.scheduling.inflight_requests import InflightRequests
 from replbroker.core.scheduling.outcomes import COUNTED_AS, STATUS_OF
 from replbroker.core.scheduling.worker_pool import WorkerPool
 from replbroker.core.sessions.eval_task import EvalTask, WorkerRequest
-from replbroker.core.sessions.session import ADOPTING, CLOSED, IDLE, VACANT, Session
+from replbroker.core.sessions.session import ADOPTING, CLOSED, IDLE, Session
 from replbroker.core.state import BrokerState
 from replwire.faults import RequestError
 from replwire.link import CancelBody, FrameKind, encode, pack
@@ -56,7 +56,7 @@ class EvalLifecycle:
             self.dispatch(task, now)
             return
         task.state = EvalTask.STARTING
-        if session.state is VACANT:
+        if session.needs_worker:
             self._pool.acquire(session, now)
 
     def dispatch(self, task: EvalTask, now: float) -> None:
@@ -112,6 +112,8 @@ class EvalLifecycle:
 
     def _complete(self, task: EvalTask, status: list[str], now: float) -> None:
         state, session = self._state, task.session
+        if task.peer is None and task.started_at is not None and task.op != "hibernate":
+            task.is_unread = not any(each.eval_id == task.eval_id for each in session.inflight.values())
         state.deadlines.cancel(task.deadline)
         if task.wait_deadline is not None:
             state.deadlines.cancel(task.wait_deadline)
@@ -128,7 +130,8 @@ class EvalLifecycle:
         state.emitter.emit_eval_finished(task)
         if session.deferred:
             self._fail_deferred(task)
-        session.last_active = now
+        if task.op != "hibernate":
+            session.last_active = now
 
     def _fail_deferred(self, task: EvalTask) -> None:
         """Answer the requests that wait for an eval which never starts."""

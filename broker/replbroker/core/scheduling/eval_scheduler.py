@@ -158,6 +158,7 @@ class EvalScheduler:
             if session.snapshot is not None:
                 code = "clone-failed" if session.snapshot.version is None else "snapshot-failed"
             code = "checkpoint-failed" if session.is_new_branch else code
+            code = "snapshot-failed" if session.hibernated is not None else code
             self.teardown.on_start_failed(session, clip(assigned.error), now, code=code)
             return
         self._state.deadlines.cancel(session.start_deadline)
@@ -167,6 +168,9 @@ class EvalScheduler:
             self.switch.commit(session, now)
             return
         self.pool.delete_snapshot(session)
+        if session.hibernated is not None:
+            self._state.emitter.emit_session_resumed(session, session.hibernated, assigned)
+            self.teardown.delete_stored(session)
         session.transition("assigned")
         session.was_ready, session.lost_cause, session.cwd_unavailable = True, None, assigned.notice is not None
         self._state.changes.touch_session(session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from replbroker.core.effects import DeletePackages
+from replbroker.core.effects import DeletePackages, DeleteSnapshot
 from replbroker.core.limits.quotas import SESSIONS
 from replbroker.core.scheduling.eval_lifecycle import KILLED, EvalLifecycle
 from replbroker.core.scheduling.eval_queue import EvalQueue
@@ -86,6 +86,7 @@ class SessionTeardown:
 
     def _end_epoch(self, session: Session) -> None:
         self.pool.discard_worker(session)
+        self.delete_stored(session)
         if session.state != VACANT:
             session.transition("lose")
         self._state.records.raise_epoch(session)
@@ -98,6 +99,12 @@ class SessionTeardown:
         message = f"eval timed out after {session.running.time_limit.ms} ms"
         return Ending(error, cause, ["done", "error", "timeout"], message, self.timeout_fields(session.running))
 
+    def delete_stored(self, session: Session) -> None:
+        """Delete the stored variables of a hibernated session, which has them again or begins anew."""
+        if session.hibernated is not None:
+            self._state.effects.append(DeleteSnapshot(session.hibernated.path))
+            session.hibernated = None
+
     def timeout_fields(self, task: EvalTask) -> dict[str, Any]:
         """Return further fields of the answer to an eval that was killed at its time limit."""
         hint = f"the code did not stop within {self._state.limits.interrupt_grace_ms} ms of its interrupt"
@@ -109,7 +116,7 @@ class SessionTeardown:
         Returns:
             True if there was a worker, whose variables are lost.
         """
-        had_worker = session.was_ready and session.worker is not None
+        had_worker = session.was_ready and (session.worker is not None or session.hibernated is not None)
         self._end_epoch(session)
         session.lost_cause = None
         self.inflight.fail_all(session, self._epoch_ending(session, cause, "session-reset").error)
@@ -134,9 +141,11 @@ class SessionTeardown:
             self.lifecycle.advance(session.replaces, now)
             return
         self.pool.discard_worker(session)
-        session.transition("lose")
+        is_stored = session.hibernated is not None
+        session.transition("hibernate" if is_stored else "lose")
         error = RequestError(code, f"session {session.label}: {cause}", cause=cause)
-        ending = Ending(error, cause, ["done", "error", code], error.message, {})
+        result = {"state": "kept" if is_stored else "lost"}
+        ending = Ending(error, cause, ["done", "error", code], error.message, {}, result)
         self.answer_all(session, ending, now, keep_waiting=session.was_ready)
         if not session.was_ready and session.state is not CLOSED:
             self.close(session, f"never started: {cause}", now)
@@ -163,6 +172,7 @@ class SessionTeardown:
         """
         state = self._state
         self.pool.discard_worker(session)
+        self.delete_stored(session)
         state.deadlines.cancel(session.host_deadline)
         session.transition("close")
         state.sessions.remove(session, why, asked=asked)

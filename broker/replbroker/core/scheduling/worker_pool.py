@@ -56,7 +56,9 @@ class WorkerPool:
 
     def _assign(self, worker: Worker, session: Session) -> None:
         worker.state, worker.session, session.worker = ASSIGNED, session, worker.number
-        session.worker_epoch = session.epoch
+        if session.hibernated is None:
+            session.worker_epoch = session.epoch
+        session.results_epoch = session.epoch
         session.worker_identity = session.owner_principal.identity
         body = AssignBody(
             session=session.id,
@@ -69,6 +71,7 @@ class WorkerPool:
             lost_cause=session.lost_cause,
             ephemeral=session.ephemeral,
             restore=session.snapshot,
+            hibernated=session.hibernated,
             network=self._state.config.network_rules(session),
             checkpoints=self._state.config.checkpoints,
             checkpoint_files=session.checkpoint_files,

@@ -30,7 +30,7 @@ from replwire.link import (
     SnapshotBody,
     unpack,
 )
-from replwire.ops import Branch, Checkpoint, Clone, Save
+from replwire.ops import Branch, Checkpoint, Clone, Hibernate, Save
 
 _decode_branched = msgspec.json.Decoder(BranchedBody).decode
 _decode_hello = msgspec.json.Decoder(HelloBody).decode
@@ -78,7 +78,7 @@ def _status_in(frame: bytes, first: int) -> list[str]:
 
 
 class SnapshotReady(NamedTuple):
-    """A snapshot of a session's variables that a clone asked for."""
+    """A snapshot of a session's variables, for a clone or for hibernation."""
 
     task: EvalTask
     body: SnapshotBody
@@ -224,7 +224,7 @@ class WorkerProtocol:
     def _on_snapshot(self, worker: Worker, header: Header, frame: bytes) -> SnapshotReady | None:
         snapshot = _decode_snapshot(frame[HEADER_BYTES:])
         task = self._find_running(worker, header)
-        if task is not None and isinstance(task.request, Clone):
+        if task is not None and isinstance(task.request, Clone | Hibernate):
             return SnapshotReady(task, snapshot)
         self._state.effects.append(DeleteSnapshot(snapshot.path))
         return None

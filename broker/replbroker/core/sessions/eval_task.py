@@ -44,6 +44,7 @@ class EvalTask:
         "hook_deadline",
         "is_repeatable",
         "is_saved",
+        "is_unread",
         "key",
         "op",
         "output_summary",
@@ -97,6 +98,7 @@ class EvalTask:
         self.key: IdempotencyKey | None = None  # while the cache has it
         self.is_saved = False  # the journal has its record
         self.is_repeatable = getattr(request, "idempotency_key", None) is not None
+        self.is_unread = False  # it has ended, and no client has its result
         self.undone = False  # by a rollback or a crash
         self.state: str = self.QUEUED
         self.status: list[str] = []

@@ -14,9 +14,10 @@ from replbroker.core.sessions.traffic_counts import TrafficCounts
 from replwire.deadlines import Deadline
 from replwire.identities import Principal
 from replwire.limits import Limits
-from replwire.link import SnapshotSource
+from replwire.link import HibernatedState, SnapshotSource
 
 VACANT: Final = "vacant"  # no worker: it was lost, and the next eval takes a fresh one
+HIBERNATED: Final = "hibernated"  # no worker: its variables are stored, and the next eval brings them back
 STARTING: Final = "starting"  # a worker starts, or is being assigned
 ADOPTING: Final = "adopting"  # its worker, of the broker before this one, has not come back yet
 IDLE: Final = "idle"
@@ -27,6 +28,7 @@ _RECENT_MOVES = 8  # that the error for an invalid transition names
 # docs/concepts.md draws this table.
 TRANSITIONS: Final[dict[tuple[str, str], str]] = {
     (VACANT, "take"): STARTING,
+    (HIBERNATED, "take"): STARTING,
     (VACANT, "restore"): ADOPTING,
     (IDLE, "restore"): ADOPTING,
     (BUSY, "restore"): ADOPTING,
@@ -34,11 +36,16 @@ TRANSITIONS: Final[dict[tuple[str, str], str]] = {
     (STARTING, "assigned"): IDLE,
     (IDLE, "dispatch"): BUSY,
     (BUSY, "finish"): IDLE,
+    (IDLE, "hibernate"): HIBERNATED,
+    (VACANT, "hibernate"): HIBERNATED,
+    (STARTING, "hibernate"): HIBERNATED,
+    (HIBERNATED, "lose"): VACANT,
     (STARTING, "lose"): VACANT,
     (ADOPTING, "lose"): VACANT,
     (IDLE, "lose"): VACANT,
     (BUSY, "lose"): VACANT,
     (VACANT, "close"): CLOSED,
+    (HIBERNATED, "close"): CLOSED,
     (STARTING, "close"): CLOSED,
     (ADOPTING, "close"): CLOSED,
     (IDLE, "close"): CLOSED,
@@ -85,7 +92,8 @@ class Session:
         self.env: list[str] = []
         self.state: str = VACANT
         self.epoch = 1
-        self.worker_epoch = 1  # in which its worker was assigned; it may have gone on in higher ones since
+        self.worker_epoch = 1  # since which it has its variables; it may have gone on in higher ones since
+        self.results_epoch = 1  # in which its worker was assigned, which has the results since then
         self.worker: int | None = None
         self.ephemeral = False
         self.created_at = now
@@ -103,6 +111,8 @@ class Session:
         self.start_deadline: Deadline | None = None
         self.checkpoint_files = False
         self.snapshot: SnapshotSource | None = None  # the variables that a clone begins with, or a saved session
+        self.hibernated: HibernatedState | None = None  # until a worker has its variables again
+        self.kept_awake_at: float | None = None  # the last activity before it could not be hibernated
         self.branch_of: str | None = None  # the session that it began as a copy of
         self.has_packages = False  # an installer may have added some
         self.packages_of: str | None = None  # the session whose packages a clone begins with
@@ -142,6 +152,11 @@ class Session:
         return Holder(self.owner, self.agent or "")
 
     @property
+    def needs_worker(self) -> bool:
+        """True if its next eval takes a new worker."""
+        return self.state in (VACANT, HIBERNATED)
+
+    @property
     def is_new_branch(self) -> bool:
         """True for a branch that has not started yet."""
         return self.branch_of is not None and not self.was_ready
@@ -159,7 +174,12 @@ class Session:
     @property
     def is_in_use(self) -> bool:
         """True if an eval runs or waits, or a worker is starting."""
-        return self.replacement is not None or self.is_occupied or self.state not in (IDLE, VACANT)
+        return self.replacement is not None or self.is_occupied or self.state not in (IDLE, VACANT, HIBERNATED)
+
+    @property
+    def has_unread(self) -> bool:
+        """True if no client has got the result of one of its evals."""
+        return any(task.is_unread for task in self.evals)
 
     def mark_undone(self, undone: Iterable[int], redone: Iterable[int]) -> list[EvalTask]:
         """Mark evals that count no more, and take the mark from those that count again. Return what has changed."""

@@ -19,6 +19,7 @@ from replbroker.core.sessions.session_registry import NameKey
 from replwire.limits import MAX_CLOSED_SESSIONS
 
 BROKER_ENDED = "the broker that had it ended unexpectedly"
+MACHINE_RESTARTED = "the machine was restarted"
 
 
 class SessionRecords:
@@ -37,7 +38,8 @@ class SessionRecords:
             The records of the lost ones, with the cause.
         """
         self._floor = saved.floor
-        ended = [msgspec.structs.replace(each, open=False, cause=BROKER_ENDED, details=None) for each in lost]
+        cause = MACHINE_RESTARTED if saved.machine_restarted else BROKER_ENDED
+        ended = [msgspec.structs.replace(each, open=False, cause=cause, details=None) for each in lost]
         for record in (*(each for each in saved.sessions if not each.open), *ended):
             if record.name is not None:
                 self._add_closed(record)
