@@ -9,7 +9,7 @@ import pytest
 
 from core_harness import CoreHarness
 from replwire import events
-from replwire.link import FrameKind, Outcome
+from replwire.link import CheckpointedBody, FrameKind, Outcome, encode, pack
 
 
 @pytest.fixture
@@ -33,6 +33,26 @@ def test_a_checkpoint_has_its_turn_behind_the_running_eval_and_an_event(rolling:
     taken = next(each for each in rolling.events if isinstance(each, events.SessionCheckpoint))
     assert (taken.checkpoint, taken.name, taken.eval) == (3, "clean", 2)
     assert rolling.is_idle()
+
+
+def test_reports_of_automatic_checkpoints_reach_those_who_subscribe_to_them(rolling: CoreHarness) -> None:
+    _run(rolling, "1")
+    number, body = rolling.worker().number, encode(CheckpointedBody(checkpoint=7, eval=1, count=3))
+
+    def report(epoch: int) -> None:
+        rolling.send_worker_frame(number, pack(FrameKind.CHECKPOINTED, body, epoch=epoch))
+
+    everything = rolling.send("subscribe", session="work")
+    report(rolling.session().epoch)
+    report(rolling.session().epoch + 1)
+    (event,) = [each["event"] for each in rolling.replies[everything] if "event" in each]
+    assert (event["type"], event["checkpoint"], event["eval"], event["count"]) == ("session/auto-checkpoint", 7, 1, 3)
+    assert "seq" not in event
+    rolling.request("unsubscribe", subscription=everything)
+    before = len(rolling.received)
+    report(rolling.session().epoch)
+    assert len(rolling.received) == before
+    assert rolling.event_types().count("session/auto-checkpoint") == 1
 
 
 @pytest.mark.parametrize("name", ["", "7", "a b", "x" * 65, "../up"])

@@ -230,6 +230,18 @@ def test_at_the_limit_the_oldest_without_a_name_goes_and_named_ones_stay(wire: W
     assert wire.ask("checkpoint", session="s", name="one-more").status == ["done"]
 
 
+def test_subscribers_hear_of_automatic_checkpoints(wire: Wire) -> None:
+    wire.run("x = 1")
+    reply = wire.send("subscribe", session="s", types=["session/auto-checkpoint"])
+    wire.until(reply, "subscribed")
+    wire.run_checkpointed("x = 2")
+    event = next(message["event"] for message in wire.messages(reply) if "event" in message)
+    assert event["count"] >= 1
+    assert event["checkpoint"] in [
+        each["checkpoint"] for each in wire.ask("ls-checkpoints", session="s")["checkpoints"]
+    ]
+
+
 def test_subscribers_hear_of_checkpoints_and_rollbacks(wire: Wire) -> None:
     wire.run("x = 1")
     reply = wire.send("subscribe", session="s", types=["session/"])

@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from replwire.deadlines import Deadlines
+from replwire.link import FrameKind
 from replworker.checkpoints import automatic
 from replworker.checkpoints.automatic import AutomaticCheckpoints
+from replworker.checkpoints.reports import CheckpointReports
 from replworker.checkpoints.taker import TakenCheckpoint
+from replworker.checkpoints.tree import CheckpointTree
 
 
 class SlowTaker:
@@ -45,7 +49,9 @@ class MovedSession:
         self.timers = Deadlines()
         self.taker: Any = SlowTaker(self)
         self.streams: Any = SimpleNamespace(evals=SimpleNamespace(running=None))
-        self.automatic = AutomaticCheckpoints(self.taker, self.streams, self.timers)
+        self.reported: list[float] = []
+        reports: Any = SimpleNamespace(add=self.reported.append)
+        self.automatic = AutomaticCheckpoints(self.taker, self.streams, self.timers, reports)
         self.automatic.is_on = True
 
     def wait(self, seconds: float) -> None:
@@ -83,6 +89,27 @@ def test_one_from_before_the_session_that_outlasts_the_first_eval_is_followed_by
     session.automatic.take_first(session.now)
     session.eval(0.1)
     assert len(session.taker.begun) == 2
+
+
+def test_one_from_before_the_session_is_not_told(session: MovedSession) -> None:
+    session.automatic.is_on = False
+    session.automatic.take_first(session.now)
+    session.wait(1)
+    assert session.reported == []
+
+
+def test_the_broker_is_told_once_a_second_with_their_number(session: MovedSession) -> None:
+    tree, sent = CheckpointTree(), []
+    replies: Any = SimpleNamespace(send_control=lambda kind, body: sent.append((kind, msgspec.json.decode(body))))
+    reports = CheckpointReports(tree, replies, session.timers)
+    for number in range(1, 301):
+        tree.note_eval(number)
+        tree.add("", automatic=True)
+        reports.add(session.now)
+        session.wait(0.01)
+    session.wait(2)
+    assert [body["count"] for _, body in sent] == [1, 100, 100, 99]
+    assert sent[-1] == (FrameKind.CHECKPOINTED, {"checkpoint": 300, "eval": 300, "count": 99})
 
 
 def test_evals_at_once_get_one_in_a_hundred(session: MovedSession) -> None:

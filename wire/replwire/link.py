@@ -2,7 +2,7 @@
 
 The broker reads the header and never the body of a reply: that goes to the client as the worker wrote it. Broker to
 worker: ASSIGN, REQUEST, CANCEL, NETWORK, RESUME, ADOPT, BRANCH, LEAVE. Worker to broker: HELLO, READY, ASSIGNED,
-HEARTBEAT, OUTPUT, REPLY, SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK, ADOPTED, BRANCHED.
+HEARTBEAT, OUTPUT, REPLY, SNAPSHOT, INTERPRETER_EXITED, ROLLED_BACK, ADOPTED, BRANCHED, CHECKPOINTED.
 
 A worker process serves one session, or a session and its branches. Each of them has a connection of its own, which
 shows a token of its own, and is a worker of its own number to the broker.
@@ -49,6 +49,7 @@ class FrameKind(enum.IntEnum):
     BRANCHED = 17  # worker: a checkpoint waits to be the beginning of a branch; ends its route
     BRANCH = 18  # broker: start an interpreter from a checkpoint, for another session
     LEAVE = 19  # broker: this session is over, and others of the worker process go on
+    CHECKPOINTED = 20  # worker: automatic checkpoints were taken; at most once a second
 
 
 class Outcome(enum.IntEnum):
@@ -237,6 +238,17 @@ class BranchedBody(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: int
     evals: list[int] = []
     not_restored: list[str] = []
+
+
+class CheckpointedBody(msgspec.Struct, frozen=True):
+    """Body of CHECKPOINTED: the newest automatic checkpoint, the last eval in it, and the number taken since the last.
+
+    Automatic ones come with every eval, and a frame for each would cost the broker as much as the eval.
+    """
+
+    checkpoint: int
+    eval: int
+    count: int
 
 
 class BranchBody(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from replwire.events.base import BROKER, ENVELOPE, VERSION, Event
 from replwire.events.state_types import (
+    SessionAutoCheckpoint,
     SessionBranched,
     SessionCheckpoint,
     SessionForked,
@@ -96,6 +97,7 @@ __all__ = [
     "NetworkRefused",
     "PolicyDecision",
     "SessionAdopted",
+    "SessionAutoCheckpoint",
     "SessionBranched",
     "SessionBusy",
     "SessionCheckpoint",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from replwire.documented import documented
 from replwire.events.base import Event
@@ -33,10 +33,19 @@ class SessionRestored(Event, frozen=True, kw_only=True, rename="kebab", tag="ses
 
 
 class SessionCheckpoint(Event, frozen=True, kw_only=True, rename="kebab", tag="session/checkpoint"):
-    """The session's state was kept by request. Automatic checkpoints have no event."""
+    """The session's state was kept by request."""
 
     checkpoint: Annotated[int, documented("its number")]
     name: str | None = None
+
+
+class SessionAutoCheckpoint(Event, frozen=True, kw_only=True, rename="kebab", tag="session/auto-checkpoint"):
+    """Automatic checkpoints were taken. Sent at most once a second for a session."""
+
+    canonical: ClassVar[bool] = False
+
+    checkpoint: Annotated[int, documented("number of the newest")]
+    count: Annotated[int, documented("checkpoints since the last such event")]
 
 
 class SessionRolledBack(Event, frozen=True, kw_only=True, rename="kebab", tag="session/rolled-back"):

@@ -25,6 +25,7 @@ _ALL: tuple[type[Event], ...] = (
     types.SessionReset,
     types.SessionLost,
     state_types.SessionCheckpoint,
+    state_types.SessionAutoCheckpoint,
     state_types.SessionRolledBack,
     types.SessionMoved,
     types.SessionClosed,

@@ -6,6 +6,7 @@ import math
 import time
 
 from replwire.deadlines import Deadline, Deadlines
+from replworker.checkpoints.reports import CheckpointReports
 from replworker.checkpoints.taker import CheckpointKeeper, TakenCheckpoint
 from replworker.session_streams import SessionStreams
 
@@ -21,10 +22,13 @@ class AutomaticCheckpoints:
     otherwise when the session has idled for as long as a checkpoint takes.
     """
 
-    def __init__(self, taker: CheckpointKeeper, streams: SessionStreams, timers: Deadlines) -> None:
+    def __init__(
+        self, taker: CheckpointKeeper, streams: SessionStreams, timers: Deadlines, reports: CheckpointReports
+    ) -> None:
         self._taker = taker
         self._streams = streams
         self._timers = timers
+        self._reports = reports
         self._timer: Deadline | None = None
         self._begun = 0.0  # when the last one was begun
         self._duration = 0.0  # how long it took
@@ -70,6 +74,8 @@ class AutomaticCheckpoints:
     def _on_taken(self, taken: TakenCheckpoint) -> None:
         """Take the next one if evals ran meanwhile. One that fails leaves the newest in place until the next eval."""
         now = time.monotonic()
+        if taken.error is None and self.is_on:
+            self._reports.add(now)
         self._duration = now - self._begun
         if taken.error is None and self._taker.tree.changed and self._timer is None:
             self._start_timer(now)

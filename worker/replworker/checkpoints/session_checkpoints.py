@@ -14,6 +14,7 @@ from replworker.checkpoints.automatic import AutomaticCheckpoints
 from replworker.checkpoints.file_requests import FileRequests
 from replworker.checkpoints.first_checkpoint import FirstCheckpoint
 from replworker.checkpoints.recovery import Recovery
+from replworker.checkpoints.reports import CheckpointReports
 from replworker.checkpoints.requests import CheckpointRequests
 from replworker.checkpoints.session_files import SessionFiles
 from replworker.checkpoints.taker import CheckpointKeeper
@@ -48,7 +49,9 @@ class SessionCheckpoints:
         self._recovery = Recovery(
             process, interpreter, replies, streams, timers, self._taker, settings.family, self._files, self._first
         )
-        self._automatic = AutomaticCheckpoints(self._taker, streams, timers)
+        self._automatic = AutomaticCheckpoints(
+            self._taker, streams, timers, CheckpointReports(self._taker.tree, replies, timers)
+        )
         self.requests = CheckpointRequests(self._taker, self._recovery, self._files, replies)
         self.handle_diff = FileRequests(self._taker, self._files, streams, replies).handle_diff
         self._assignment: AssignBody | None = None

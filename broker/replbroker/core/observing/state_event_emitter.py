@@ -10,7 +10,7 @@ from replbroker.core.observing.metrics import Metrics
 from replbroker.core.sessions.eval_task import EvalTask
 from replbroker.core.sessions.session import Session
 from replwire import events
-from replwire.link import AssignedBody, BranchedBody, HibernatedState, RolledBackBody, SnapshotBody
+from replwire.link import AssignedBody, BranchedBody, CheckpointedBody, HibernatedState, RolledBackBody, SnapshotBody
 from replwire.replies import SkippedName
 from replwire.snapshot_file import SnapshotHeader
 
@@ -71,6 +71,12 @@ class StateEventEmitter:
             agent=task.agent_label,
             checkpoint=number,
             name=name,
+        )
+
+    def emit_auto_checkpoints(self, session: Session, report: CheckpointedBody) -> None:
+        """Emit that automatic checkpoints of a session were taken."""
+        self._bus.emit(
+            events.SessionAutoCheckpoint, session, eval=report.eval, checkpoint=report.checkpoint, count=report.count
         )
 
     def emit_session_rolled_back(self, session: Session, report: RolledBackBody, cause: str | None) -> None:

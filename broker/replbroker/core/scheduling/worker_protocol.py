@@ -20,6 +20,7 @@ from replwire.link import (
     AdoptedBody,
     AssignedBody,
     BranchedBody,
+    CheckpointedBody,
     ExitedBody,
     FrameKind,
     Header,
@@ -33,6 +34,7 @@ from replwire.link import (
 from replwire.ops import Branch, Checkpoint, Clone, Hibernate, Save
 
 _decode_branched = msgspec.json.Decoder(BranchedBody).decode
+_decode_checkpointed = msgspec.json.Decoder(CheckpointedBody).decode
 _decode_hello = msgspec.json.Decoder(HelloBody).decode
 _decode_adopted = msgspec.json.Decoder(AdoptedBody).decode
 _decode_exited = msgspec.json.Decoder(ExitedBody).decode
@@ -131,6 +133,9 @@ class WorkerProtocol:
         elif kind == FrameKind.HEARTBEAT:
             if len(frame) > HEADER_BYTES:
                 self._record_usage(worker, _decode_heartbeat(frame[HEADER_BYTES:]), now)
+        elif kind == FrameKind.CHECKPOINTED:
+            if worker.session is not None and header.epoch == worker.session.epoch:
+                self._state.emitter.emit_auto_checkpoints(worker.session, _decode_checkpointed(frame[HEADER_BYTES:]))
         elif kind == FrameKind.HELLO:
             self._scheduler.adoption.on_hello(worker, _decode_hello(frame[HEADER_BYTES:]), now)
         elif kind == FrameKind.ADOPTED:
