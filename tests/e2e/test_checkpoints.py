@@ -16,6 +16,7 @@ import pytest
 
 from kit import TIMEOUT_S, BrokerProcess, Wire, close_sessions, is_alive, wait_until
 from live_processes import look_at_each, parent_of
+from replworker.checkpoints.sentences import why_not_copied
 from sandboxed_kit import sandboxed_broker
 
 
@@ -297,6 +298,18 @@ def test_checkpoints_that_are_off_are_refused_and_a_crash_loses_the_state(
         assert wire.ask("ls-checkpoints", session="s")["checkpoints"] == []
         assert wire.run("import os; os.abort()")["state"] == "lost"
         assert wire.run("'x' in globals()").value == "False"
+
+
+def test_a_runtime_that_cannot_be_copied_says_why_and_what_to_do(wire: Wire) -> None:
+    wire.run("x=1", session="sh", runtime="bash")
+    for op, fields in (("checkpoint", {}), ("branch", {"name": "try"})):
+        refused = wire.ask(op, session="sh", **fields)
+        assert refused.status == ["done", "error", "not-supported"]
+        assert "a fork of bash is a subshell" in refused["err"]
+        assert "clone or save it instead" in refused["err"]
+    assert "a fork of bash is a subshell" in wire.ask("ls-checkpoints", session="sh")["checkpoints-off"]
+    assert "a fork of bash is a subshell" in wire.ask("rollback", session="sh")["err"]
+    assert why_not_copied("lisp") == "the runtime lisp takes no checkpoints"
 
 
 def test_manual_checkpoints_are_taken_by_request_only(start: Any) -> None:

@@ -36,7 +36,7 @@ class FileRequests:
             self._replies.send_error(route, request.id, code, f"diff: {err}", epoch=self._replies.epoch, **more)
 
         if not self._files.is_on:
-            refuse("not-supported", "the session's checkpoints keep no files (`checkpoint-files`)")
+            refuse("not-supported", self._files.off)
             return
         if self._streams.evals.running is not None:
             refuse("busy", "the session is running an eval", retry_after_ms=1000)

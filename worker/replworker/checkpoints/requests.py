@@ -21,6 +21,7 @@ from replworker.reply_sender import ReplySender
 
 _HINT = "`ls-checkpoints` lists them"
 _MAX_LISTED_EVALS = 100  # evals listed in a reply
+_SHARED_FILES = "checkpoints of files: the branch shares the directory, and only its source brings back files"
 _MOST_OF_BRANCH = 10_000  # evals that a branch contains, for the event
 
 
@@ -135,7 +136,8 @@ class CheckpointRequests:
             self._refuse(asked, error)
             return
         evals = self._taker.tree.line(made.number)[-_MOST_OF_BRANCH:]
-        branched = BranchedBody(checkpoint=made.number, evals=evals, not_restored=result.not_restored)
+        missing = [*result.not_restored, *([_SHARED_FILES] if self._files.is_on else [])]
+        branched = BranchedBody(checkpoint=made.number, evals=evals, not_restored=missing)
         self._replies.send_control(FrameKind.BRANCHED, encode(branched), route=asked.header.route)
         text = "the broker has ended before the branch began"  # if the next one does not know of it
         asked.reply, asked.outcome = self._error_reply(asked, RequestError("checkpoint-failed", text)), Outcome.ERROR

@@ -7,6 +7,15 @@ from collections.abc import Iterable
 from replworker.runtimes import frames
 
 _MAX_NAMES = 20
+_NO_COPIES = {
+    "bash": "a fork of bash is a subshell, without the traps, jobs and `$$` of the session: clone or save it instead",
+    "node": "Node cannot be forked, and its snapshot has no functions or classes: clone or save it instead",
+}
+
+
+def why_not_copied(runtime: str) -> str:
+    """Say why there are no checkpoints in a runtime whose interpreter takes none."""
+    return _NO_COPIES.get(runtime, f"the runtime {runtime} takes no checkpoints")
 
 
 def missing_from(event: frames.CheckpointedFrame) -> list[str]:

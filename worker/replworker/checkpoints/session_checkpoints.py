@@ -16,6 +16,7 @@ from replworker.checkpoints.first_checkpoint import FirstCheckpoint
 from replworker.checkpoints.recovery import Recovery
 from replworker.checkpoints.reports import CheckpointReports
 from replworker.checkpoints.requests import CheckpointRequests
+from replworker.checkpoints.sentences import why_not_copied
 from replworker.checkpoints.session_files import SessionFiles
 from replworker.checkpoints.taker import CheckpointKeeper
 from replworker.interpreter import Interpreter, InterpreterBroken
@@ -83,7 +84,8 @@ class SessionCheckpoints:
         if assignment.ephemeral:
             return "an ephemeral session has none"
         if not self._interpreter.supports("checkpoint"):
-            return "this runtime cannot be copied"
+            assert self._interpreter.ready is not None
+            return why_not_copied(self._interpreter.ready.runtime)
         return "" if self._process.is_held else "a session without a sandbox cannot be copied"
 
     def enter_directory(self, directory: str | None) -> None:

@@ -21,7 +21,7 @@ UNCHANGED = "files stay as the interpreter left them: a rollback to the checkpoi
 
 
 class SessionFiles:
-    """Files of one session. `is_on` says whether its checkpoints keep them."""
+    """Files of one session. `is_on` says whether its checkpoints keep them, and `off` why not."""
 
     def __init__(self, interpreter: Interpreter, timers: Deadlines) -> None:
         self._interpreter = interpreter
@@ -29,11 +29,13 @@ class SessionFiles:
         self._directory: str | None = None
         self._notes: dict[int, list[str]] = {}
         self.is_on = False
+        self.off = "a branch keeps no files: it shares the directory of its source"
 
     def assign(self, directory: str | None, *, wanted: bool) -> None:
         """Note the session's directory, and whether its files are to be kept."""
         self._directory = directory
         self.is_on = wanted and directory is not None and self._interpreter.supports("keep-files")
+        self.off = "the session's checkpoints keep no files: open it with --files (`checkpoint-files`)"
 
     def notes_of(self, number: int) -> list[str]:
         """Return what a checkpoint lacks, in sentences."""
