@@ -47,6 +47,7 @@ def test_a_new_session_tells_its_modes_options_and_commands(agent: Agent) -> Non
         "sessions",
         "interrupt",
         "undo",
+        "diff",
         "branch",
         "allow-hosts",
         "clear",

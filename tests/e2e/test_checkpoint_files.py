@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kit import TIMEOUT_S, BrokerProcess, CollectedReplies, Wire, close_sessions
+from replctl.tools import toolset
 from sandboxed_kit import sandboxed_broker
 
 
@@ -124,8 +125,12 @@ def test_a_session_without_them_says_so(wire: Wire, project: Path) -> None:
 
 def test_a_branch_shares_the_directory_and_keeps_no_files(wire: Wire) -> None:
     wire.run("x = 1")
-    assert wire.ask("branch", session="s", name="side").status == ["done"]
-    assert wire.ask("diff", session="side").status == ["done", "error", "not-supported"]
+    branched = wire.ask("branch", session="s", name="side")
+    assert branched.status == ["done"]
+    assert any("only its source brings back files" in each for each in branched["not-restored"])
+    refused = wire.ask("diff", session="side")
+    assert refused.status == ["done", "error", "not-supported"]
+    assert "a branch keeps no files" in refused["err"]
     wire.run("open('a.txt', 'w').write('two')", session="side")
     checkpoint(wire)
     assert wire.ask("diff", session="s", checkpoint="clean")["file-changes"] == []
@@ -185,6 +190,22 @@ def test_the_command_line_opens_such_a_session_and_shows_its_changes(own_broker:
     shown = run("diff", "cli", "clean").stdout
     assert shown.splitlines()[0] == "modified  a.txt"
     assert "+two" in shown.splitlines()
+    with toolset(endpoint=own_broker.endpoint) as tools:
+        found = tools.call("info", {"session": "cli", "what": "diff", "name": "clean"})
+        assert "+two" in found.text.splitlines()
+        assert found.structured["file_changes"] == [{"path": "a.txt", "change": "modified"}]
+    attach = [sys.executable, "-m", "replctl", "attach", "cli", "--endpoint", own_broker.endpoint]
+    prompt = subprocess.run(
+        attach,
+        input="/diff clean\n/diff\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=own_broker.environ,
+        check=False,
+    )
+    assert "modified  a.txt" in prompt.stdout
+    assert "+two" in prompt.stdout.splitlines()
     assert run("rollback", "cli", "clean").returncode == 0
     assert "no file has changed" in run("diff", "cli", "clean").stderr
     assert (project / "a.txt").read_text() == "one\n"

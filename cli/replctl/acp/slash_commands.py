@@ -12,6 +12,7 @@ from replctl.acp import render
 from replctl.acp.store import truncate_middle
 from replctl.client.errors import ReplError
 from replctl.durations import format_duration
+from replctl.file_changes import change_lines
 from replwire.quantities import count_of
 
 if TYPE_CHECKING:
@@ -130,6 +131,13 @@ async def _undo(at: SlashContext, argument: str) -> str:
     return "\n".join(lines + [f"not restored: {each}" for each in reply.not_restored or []])
 
 
+async def _diff(at: SlashContext, argument: str) -> str:
+    reply = await at.client.diff(at.session, argument or None)
+    changes = [(each.change, each.path) for each in reply.file_changes or []]
+    lines = change_lines(changes, reply.patch, truncated=bool(reply.truncated))
+    return truncate_middle("\n".join(lines)) or f"no file has changed since checkpoint {reply.checkpoint}"
+
+
 async def _branch(at: SlashContext, argument: str) -> str:
     name, _, checkpoint = argument.partition(" ")
     if not name:
@@ -162,6 +170,7 @@ SLASH_COMMANDS = (
     SlashCommand("sessions", "All sessions of the broker", _sessions),
     SlashCommand("interrupt", "Interrupt the session's running eval, whoever sent it", _interrupt, changes=True),
     SlashCommand("undo", "Undo the last eval, or all since a checkpoint", _undo, "checkpoint", changes=True),
+    SlashCommand("diff", "Changes of files since the last eval, or a checkpoint", _diff, "checkpoint"),
     SlashCommand("branch", "Open a session that begins as a copy of this one", _branch, "name", changes=True),
     SlashCommand("allow-hosts", "Let the session reach more hosts for a time", _allow_hosts, "hosts", changes=True),
     SlashCommand("clear", "Delete all variables; the process keeps running", _clear, changes=True),

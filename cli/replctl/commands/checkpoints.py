@@ -18,6 +18,7 @@ from replctl.commands.context import (
     with_common_options,
 )
 from replctl.commands.messages import rollback_notices
+from replctl.file_changes import change_lines
 from replwire.quantities import count_of
 
 
@@ -139,9 +140,9 @@ def diff(context: CommandContext, session: str, reference: int | str | None) -> 
     context.show(reply_fields(reply, "checkpoint", "checkpoint-name", "file-changes", "patch", "truncated"))
     if context.json:
         return
-    for each in reply.file_changes or []:
-        context.screen.line(f"{each.change:<9} {each.path}")
-    for line in (reply.patch or "").splitlines():
+    for line in change_lines(
+        [(each.change, each.path) for each in reply.file_changes or []], reply.patch, truncated=False
+    ):
         context.screen.line(line)
     if not reply.file_changes:
         context.screen.notice(f"no file has changed since checkpoint {reply.checkpoint}")

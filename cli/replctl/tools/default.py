@@ -77,8 +77,8 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
     """Arguments of `info`."""
 
     session: str = DEFAULT_SESSION
-    what: Literal["session", "variables", "lookup", "complete", "jobs", "stack", "checkpoints"] = "session"
-    name: Annotated[str | None, Meta(description="dotted name")] = None
+    what: Literal["session", "variables", "lookup", "complete", "jobs", "stack", "checkpoints", "diff"] = "session"
+    name: Annotated[str | None, Meta(description="dotted name; diff: checkpoint")] = None
     code: Annotated[str | None, Meta(description="complete")] = None
     pos: Annotated[int | None, Meta(description="default: the end")] = None
 

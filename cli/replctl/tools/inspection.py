@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from replctl.file_changes import change_lines
 from replctl.tools.base import ToolCall, ToolContext, ToolResult, request
 from replctl.tools.text_budget import clean, fold
 from replwire.identifiers import DEFAULT_SESSION
@@ -164,6 +165,15 @@ def checkpoints(q: InfoQuery, at: ToolContext) -> ToolCall:
     return _listing(at, "no checkpoints", lines, "checkpoints", facts)
 
 
+def diff(q: InfoQuery, at: ToolContext) -> ToolCall:
+    """Show what has changed in the session's directory since a checkpoint, `name`, or before the last eval."""
+    reply = yield from request("diff", session=q.session, checkpoint=q.name)
+    changes, number = reply.get("file-changes") or [], reply.get("checkpoint")
+    pairs = [(each["change"], each["path"]) for each in changes]
+    lines = change_lines(pairs, clean(reply.get("patch") or "").text, truncated=bool(reply.get("truncated")))
+    return _listing(at, f"no file has changed since checkpoint {number}", lines, "file_changes", changes)
+
+
 def stack(q: InfoQuery, at: ToolContext) -> ToolCall:
     """Show the current stacks."""
     threads = (yield from request("stack", session=q.session)).get("threads") or []
@@ -182,6 +192,7 @@ INFO_QUERIES: dict[str, Callable[[InfoQuery, ToolContext], ToolCall]] = {
     "complete": complete,
     "jobs": jobs,
     "checkpoints": checkpoints,
+    "diff": diff,
     "stack": stack,
 }
 
