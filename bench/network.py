@@ -88,7 +88,6 @@ def _traffic(plan: BenchPlan, raws: dict[str, ours.RawClient], targets: dict[str
             name = f"traffic{turn}"
             raws[who].call("new-session", name=name)
             raws[who].eval(_CONNECT, name)
-            raws[who].wait_warm(_POOL)  # the start of the next warm worker is no part of a connection
             firsts[who].append(_number(raws[who], f"connect({host!r}, {port})", name) * 1e3)
             for _ in range(10):
                 times[who].append(_number(raws[who], f"connect({host!r}, {port})", name) * 1e3)

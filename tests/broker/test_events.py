@@ -13,7 +13,7 @@ from replwire import events
 from replwire.agents import AgentRules
 from replwire.events import EVENTS, Event
 from replwire.limits import Limits
-from replwire.link import FrameKind, Outcome
+from replwire.link import CheckpointedBody, FrameKind, Outcome
 from replwire.network import TrafficRecord
 from test_saved_snapshots import build_file, put_whole
 
@@ -293,6 +293,7 @@ def test_every_event_that_is_declared_happens(
     worker.reply(running, Outcome.NONE, FrameKind.OUTPUT, out="hi")
     harness.send("interrupt", session="work")
     worker.send_rolled_back(cause="SIGABRT", last=1)
+    worker.send(FrameKind.CHECKPOINTED, CheckpointedBody(checkpoint=1, eval=1, count=1), epoch=harness.session().epoch)
     taken = harness.send("checkpoint", session="work")
     harness.finish(taken, checkpoint=2)
     saved = harness.send("save", session="work")

@@ -35,6 +35,7 @@ ARGUMENTS: dict[str, list[list[str]]] = {
     "run": [["/dev/null", "a"]],
     "read": [["s", "1"], ["s", "0", "--grep", NASTY.replace("\0", "")]],
     "interrupt": [["s"]],
+    "hibernate": [["s"]],
     "stdin": [["s", "text"]],
     "attach": [["s"]],
     "new": [[], ["s"]],

@@ -56,7 +56,7 @@ def test_bad_arguments_are_an_answer_that_says_which(stub: Start, arguments: dic
 
 def test_a_word_that_is_none_of_those_there_are_is_answered_with_them(stub: Start) -> None:
     text = call_tool(stub(scripted_replies()), "info", {"what": "vars"}).text
-    assert "'vars' in `what`: checkpoints, complete, jobs, lookup, session, stack, variables" in text
+    assert "'vars' in `what`: checkpoints, complete, diff, jobs, lookup, session, stack, variables" in text
 
 
 def test_a_time_without_end_is_a_long_time(stub: Start) -> None:

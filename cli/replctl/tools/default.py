@@ -80,7 +80,7 @@ class InfoArgs(msgspec.Struct, forbid_unknown_fields=True):
     what: Literal["session", "variables", "lookup", "complete", "jobs", "stack", "checkpoints", "diff"] = "session"
     name: Annotated[str | None, Meta(description="dotted name; diff: checkpoint")] = None
     code: Annotated[str | None, Meta(description="complete")] = None
-    pos: Annotated[int | None, Meta(description="default: the end")] = None
+    pos: int | None = None
 
 
 class EnvArgs(msgspec.Struct, forbid_unknown_fields=True):
