@@ -159,6 +159,7 @@ class CoreDriver:
         self._on_saved(self._targets.journal.start(self._core.export, alive, self._core.export_keys))
         launcher.remove_closed_packages()
         launcher.remove_stored(self._core.stored_files())
+        self._targets.snapshots.remove_unused(self._core.stored_files())
         return lost
 
     def start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from replwire.private_directories import make_private_directory
@@ -20,6 +21,12 @@ class SnapshotFiles:
     def path_of(self, snapshot: str) -> str:
         """Return the path of a snapshot's file."""
         return str(self._directory / f"{os.getpid()}-{snapshot}")
+
+    def remove_unused(self, used: Collection[str]) -> None:
+        """Remove what this process has left before it began again. A broker with another pid is known to be dead."""
+        for path in self._directory.glob(f"{os.getpid()}-*"):
+            if str(path) not in used:
+                delete_snapshot(str(path))
 
     def append(self, snapshot: str, data: bytes) -> str | None:
         """Append a part to a snapshot's file. Return an error message, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from kit import BrokerProcess, Wire, is_alive, processes_with, wait_until
 from replbroker.core.records import WorkerRecord
 from replbroker.journal_lines import encode_line, read_journal
+from replwire.snapshot_file import SnapshotHeader, encode_header
 
 Start = Callable[..., BrokerProcess]
 OUTLIVE = "broker.orphan-ttl-ms=60000"
@@ -189,9 +191,14 @@ def test_a_restart_keeps_process_and_sessions(surviving: BrokerProcess) -> None:
         begin_all(wire)
         known = ids(wire)
     command = [sys.executable, "-m", "replctl", "restart", "--json", "--endpoint", surviving.endpoint]
-    ended = subprocess.run(command, env=surviving.environ, capture_output=True, text=True, timeout=60)
+    with surviving.wire() as uploading:
+        part = encode_header(SnapshotHeader(runtime="python", runtime_version="3", saved_at="now", count=1, bytes=9))
+        assert uploading.ask("put-snapshot", data=base64.b64encode(part).decode()).status == ["done"]
+        assert len(list(surviving.directory.glob("snapshots/*"))) == 1
+        ended = subprocess.run(command, env=surviving.environ, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr + surviving.log_text()
     assert surviving.process.poll() is None
+    assert list(surviving.directory.glob("snapshots/*")) == []  # an upload ends with its connection
     with surviving.wire() as wire:
         check_all(wire, known)
         worker = worker_of(wire.ask("info", session="idle")["info"]["pid"])

@@ -87,8 +87,9 @@ class BrokerCore:
         return Restoration(self.state, self.scheduler).restore(saved, alive, now)
 
     def stored_files(self) -> frozenset[str]:
-        """Return the files with the variables of hibernated sessions."""
-        return frozenset(each.hibernated.path for each in self.state.sessions if each.hibernated is not None)
+        """Return the files with variables that sessions have yet to get: hibernated ones, and those that begin."""
+        sources = [source for each in self.state.sessions for source in (each.hibernated, each.snapshot)]
+        return frozenset(source.path for source in sources if source is not None)
 
     def export(self) -> tuple[int, list[Record]]:
         """Return everything that a broker after this one needs: the floor of epochs, and records."""
