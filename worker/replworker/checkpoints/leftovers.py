@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection
-from contextlib import suppress
 
-from replworker.runtimes.interpreter_process import read_kernel_session
+from replworker.runtimes.interpreter_process import read_kernel_session, read_parent
 
 _MAX_PROCESSES = 10_000
+_MAX_LOOKS = 5  # the kernel's list of children may lack one while another one ends (proc(5)): one look is not enough
+_MAX_DEPTH = 100  # of processes below each other
 _COMMAND_BYTES = 60
 
 
@@ -19,22 +20,50 @@ def kill_leftovers(wrapper: int, keep: Collection[int], kernel_session: int | No
     `wrapper` is the process around the sandbox, whose only child is the first inside. A session that forks faster than
     this looks keeps processes, in its own sandbox and limits. With `kernel_session`, only what is in that is killed.
     """
-    found = {
-        pid: command
-        for pid, command in _inside(wrapper).items()
-        if pid not in keep and kernel_session in (None, read_kernel_session(pid))
-    }
-    handles = {}
-    for pid in found:
-        with suppress(ProcessLookupError):
-            handles[pid] = os.pidfd_open(pid)
-    still = _inside(wrapper)  # a pid that is inside again or still: its descriptor is of a process inside
-    for pid, handle in handles.items():
-        if pid in still:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+    killed: dict[int, str] = {}
+    for look in range(_MAX_LOOKS):
+        found = {
+            pid: command
+            for pid, command in _inside(wrapper).items()
+            if pid not in keep and pid not in killed and kernel_session in (None, read_kernel_session(pid))
+        }
+        killed |= {pid: command for pid, command in found.items() if _kill_inside(pid, wrapper)}
+        if not found and look > 0:
+            break
+    return [command for command in killed.values() if command]
+
+
+def _kill_inside(pid: int, wrapper: int) -> bool:
+    """Kill a process if it is still one of the sandbox, and not another with its pid; return whether it was."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        if not _is_below(pid, wrapper):
+            return False
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return True
+    except ProcessLookupError:
+        return False
+    finally:
         os.close(handle)
-    return [command for pid, command in found.items() if command and pid in still]
+
+
+def _is_below(pid: int, ancestor: int) -> bool:
+    """Return whether a process descends from another; a parent that ends meanwhile makes way for its own."""
+    at = pid
+    for _ in range(_MAX_DEPTH):
+        parent = read_parent(at)
+        if parent == ancestor:
+            return True
+        if parent is None:
+            if at == pid:
+                return False
+            at = pid
+        else:
+            at = parent
+    return False
 
 
 def pids_in_session(wrapper: int, kernel_session: int) -> list[int]:

@@ -374,8 +374,18 @@ class InterpreterProcess:
 
 def read_kernel_session(pid: int) -> int | None:
     """Return the number of the kernel's session that a process is in (see setsid), or None if it has ended."""
+    return _read_stat(pid, 3)
+
+
+def read_parent(pid: int) -> int | None:
+    """Return the parent of a process, or None if the process has ended."""
+    return _read_stat(pid, 1)
+
+
+def _read_stat(pid: int, field: int) -> int | None:
+    """Return a number of /proc/PID/stat; `field` counts from the state, which is 0 (proc(5))."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[3])
+            return int(file.read().rpartition(b")")[2].split()[field])
     except (OSError, IndexError, ValueError):
         return None
