@@ -29,7 +29,7 @@ def _nothing(*_: Any) -> None:
 
 
 class _Args(msgspec.Struct, forbid_unknown_fields=True):
-    pass
+    """Nothing."""
 
 
 BACKEND = type("Backend", (), dict.fromkeys(SessionBackend.methods, _nothing))
@@ -75,6 +75,7 @@ def test_all_kinds_have_their_contract() -> None:
             "command",
             "introspect",
             "session-backend",
+            "operation",
             "status",
             "panel",
             "control",
