@@ -29,7 +29,7 @@ def _nothing(*_: Any) -> None:
 
 
 class _Args(msgspec.Struct, forbid_unknown_fields=True):
-    """Nothing."""
+    """Fields of a contribution."""
 
 
 BACKEND = type("Backend", (), dict.fromkeys(SessionBackend.methods, _nothing))
