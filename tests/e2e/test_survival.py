@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from kit import BrokerProcess, Wire, is_alive, processes_with, wait_until
+from kit import BrokerProcess, LineWire, Wire, is_alive, processes_with, wait_until
 from replbroker.core.records import WorkerRecord
 from replbroker.journal_lines import encode_line, read_journal
+from replctl import Client
 from replwire.snapshot_file import SnapshotHeader, encode_header
 
 Start = Callable[..., BrokerProcess]
@@ -205,6 +206,32 @@ def test_a_restart_keeps_process_and_sessions(surviving: BrokerProcess) -> None:
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: states(wire, "idle"), "an answer")
         assert "was killed by SIGKILL" in wire.run("x", session="idle")["cause"]
+
+
+def test_a_client_is_told_whether_its_eval_ran_under_the_broker_that_was_killed(start: Start) -> None:
+    """Over ZeroMQ and over lines, while the eval runs and after its end."""
+    broker = start(OUTLIVE, "broker.unix=/DIRECTORY/run/lines.sock")
+    with broker.wire() as wire:
+        wire.run("x, stay = 41, True", session="busy")
+        instance = wire.ask("describe")["instance"]
+        wire.send("eval", session="busy", code=LOOP, idempotency_key="runs")
+        wire.send("eval", session="busy", code="x + 1", idempotency_key="waits")
+        wait_until(lambda: states(wire, "busy") == ["done", "running", "queued"], "its start")
+    broker.kill()
+    broker.start()
+    with Client(broker.endpoint, start=False) as client:
+        assert client.describe().instance != instance
+        for key, eval_id in (("runs", 2), ("waits", 3)):
+            found = client.find_eval(key, instance, age=60)
+            assert (found.outcome, found.status, found.eval_id) == ("ran", ["done", "running"], eval_id)
+        assert client.find_eval("lost", instance, age=60).outcome == "did-not-run"
+        assert client.find_eval("lost", "another", age=60).outcome == "unknown"
+        client.interrupt("busy")
+        assert client.read("busy", 3, wait=20).value == "42"
+        assert [job.state for job in client.jobs("busy")] == ["done"] * 3
+    with LineWire(broker.listening["unix"]) as wire:
+        assert wire.ask("find-eval", idempotency_key="waits", instance=instance)["outcome"] == "ran"
+        assert wire.ask("find-eval", idempotency_key="lost", instance=instance)["outcome"] == "did-not-run"
 
 
 def test_a_session_that_ends_with_its_broker_refuses_to_be_kept(start: Start) -> None:

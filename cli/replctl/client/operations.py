@@ -8,12 +8,12 @@ from typing import Any
 
 from replctl.client import flows, request_fields
 from replctl.client.base import ReplyT, ResultT
-from replctl.client.file_operations import FileOperations
+from replctl.client.outcome_operations import OutcomeOperations
 from replctl.client.result import OnOutput
 from replwire.identifiers import DEFAULT_SESSION
 
 
-class Operations(FileOperations[ReplyT, ResultT]):
+class Operations(OutcomeOperations[ReplyT, ResultT]):
     """Operations shared by `Client` and `AsyncClient`. Each raises ReplError if the broker refuses."""
 
     def read(
