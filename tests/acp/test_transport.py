@@ -225,7 +225,7 @@ def test_a_broker_that_goes_away_is_content_and_the_next_prompt_gets_a_new_one(t
         broker.kill()
         turn = agent.turn(name)
         assert (turn.stop, turn.tool["status"]) == ("end_turn", "failed")
-        assert "The variables are lost with the broker" in turn.text
+        assert "The code may run on: `/jobs` shows it once a broker listens again." in turn.text
         turn = agent.prompt(session, "2")
         assert turn.text.startswith("2")
         assert "variables are lost" in turn.text

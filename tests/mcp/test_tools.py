@@ -402,7 +402,7 @@ def test_a_broker_that_goes_away_is_told(stub: Start) -> None:
     answer = call_tool(stub(script), "eval", {"code": "x"})
     assert answer.error
     assert answer.structured["status"] == "broker-lost"
-    assert "if it ended, all sessions and variables are lost" in answer.text
+    assert "the code may run on; the list of jobs shows what ran: look there before sending it again" in answer.text
 
 
 def test_a_broker_that_cannot_be_had_is_an_answer() -> None:

@@ -91,7 +91,7 @@ class PromptTurn:
                 raise unreachable_error(error) from None
             self.updates.send_message(self._denial_text(error) or render.error_text(error))
             if error.code == "broker-lost":
-                self.updates.send_message("The variables are lost with the broker; the next prompt starts a new one.")
+                self.updates.send_message("The code may run on: `/jobs` shows it once a broker listens again.")
         finally:
             stop = self._resolve()
         return stop

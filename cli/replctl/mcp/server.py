@@ -109,8 +109,9 @@ class McpHandlers:
         another = before is not None and up_ms is not None and up_ms / 1000 < now - before
         if not lost and not another:
             return None
-        how = f"ended unexpectedly, losing sessions {', '.join(lost)}" if lost else "ended with its sessions"
-        return f"a new broker was started; the previous one {how}"
+        if lost:
+            return f"a new broker was started; the previous one ended unexpectedly, losing sessions {', '.join(lost)}"
+        return "a new broker was started; sessions that were not left to it are gone"
 
     def _result(self, tool: ToolDefinition, answer: ToolResult, texts: list[str]) -> types.CallToolResult:
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=text) for text in texts]

@@ -19,7 +19,7 @@ _TOOL_HINTS = {
     "path-not-allowed": "code reads what its session sees: eval exec(open(path).read()); or set session.load-paths",
     "checkpoint-not-found": 'info(what="checkpoints") lists them; reset(to=…) goes back to one',
     "eval-not-found": "the list of jobs shows existing evals; output is lost with its worker",
-    "broker-lost": "if it ended, all sessions and variables are lost; the list of sessions shows existing ones",
+    "broker-lost": "the code may run on; the list of jobs shows what ran: look there before sending it again",
     "unknown-op": "the running broker is older than this tool: `replctl shutdown` lets a new one start",
 }
 _IMAGE_MIMES = ("image/png", "image/jpeg", "image/gif", "image/webp")
